@@ -18,8 +18,12 @@ import (
 // Overdue is the duration of an inspection after which the pod's state is published as unknown.
 const Overdue = overdue
 
-// Settle bounds the wait of a relist for its inspections, and FirstSettle that of the first relist.
-const Settle, FirstSettle = settle, firstSettle
+const (
+	// Settle bounds the wait of a relist for its inspections.
+	Settle = settle
+	// FirstSettle bounds that of the first relist.
+	FirstSettle = firstSettle
+)
 
 // ErrNotRecorded is the error of a recorded runtime for a call that is not in the recording.
 var ErrNotRecorded = errors.New("the call is not in the recording")
@@ -121,8 +125,8 @@ func (p *Replay) Inspect(
 	return nil
 }
 
-// Ask makes the calls of an inspection of a pod of which a status is known, and decides nothing. The status is nil for a
-// pod of which nothing is known, or only what an earlier process has published.
+// Ask makes the calls of an inspection of a pod of which a status is known, and decides nothing. The status is nil for
+// a pod of which nothing is known, or only what an earlier process has published.
 func Ask(
 	ctx context.Context, runtime internalapi.RuntimeService, uid string, status *lifecyclev1.PodStatus,
 ) error {

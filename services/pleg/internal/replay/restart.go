@@ -56,10 +56,10 @@ func (p *player) know(uid string, b beginning) {
 	}
 }
 
-// begins finds out with which record the first recorded inspection of a pod by a restarted pleg began. Its calls show
-// whether this process had inspected the pod before its calls were recorded: it then asks for less. So does their time. Its events name
-// containers that the process before had noted in the moment before it was killed, when the recorder got no more of its
-// calls.
+// begins finds out with which record the first recorded inspection of a pod by a restarted pleg began. Its calls and
+// its time show whether this process had inspected the pod before its calls were recorded: it then asks for less. Its
+// events name containers that the process before had noted in the moment before it was killed, when the recorder got no
+// more of its calls.
 func (p *player) begins(ctx context.Context, s *step, want []*lifecyclev1.Event) {
 	b, begun := p.begun[s.uid]
 	delete(p.begun, s.uid)

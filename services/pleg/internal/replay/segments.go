@@ -65,8 +65,9 @@ type reader struct {
 	// now is the present segment; nil in a gap. callsUp and eventsUp say which streams the recorder has.
 	now               *segment
 	callsUp, eventsUp bool
-	// eventsLost is true if the stream of events was lost after the recorder had last had both. A pleg that has ended takes
-	// both with it. Calls alone have a gap if the recorder was too slow, and events alone if their stream has overflowed.
+	// eventsLost is true if the stream of events was lost after the recorder had last had both. A pleg that has ended
+	// takes both with it. Calls alone have a gap if the recorder was too slow, and events alone if their stream has
+	// overflowed.
 	eventsLost bool
 	// since is the boot time from which each call of the present segment is known; 0 before the first.
 	since time.Duration
@@ -117,9 +118,9 @@ func (r *reader) end() {
 	r.now = nil
 }
 
-// forgetEarlier finds the pods that a restarted pleg had inspected before its calls were recorded, so that its record of
-// them is not that of the process before. Its first relist inspects every pod. If it has not inspected one after the
-// first list of the segment, that was a later relist.
+// forgetEarlier finds the pods that a restarted pleg had inspected before its calls were recorded, so that its record
+// of them is not that of the process before. Its first relist inspects every pod. If it has not inspected one after the
+// first list of the segment, or was served before, that was a later relist.
 func (s *segment) forgetEarlier() {
 	i := slices.IndexFunc(s.steps, (*step).hasListed)
 	if i < 0 {
