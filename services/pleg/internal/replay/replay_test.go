@@ -97,8 +97,8 @@ func runtimeWith(sandboxes []string, containers map[string]string) runtime {
 
 const present, gone = "POD_SYNC 1 sandboxes, 1 ready, 0 containers", "POD_SYNC 0 sandboxes, 0 ready, 0 containers"
 
-// TestAPodThatIsBackSoonIsNotUnknown lists a pod, which is inspected, goes, and is listed again before the relist of the
-// first list would have given up. The first list says nothing about the pod of the second one.
+// TestAPodThatIsBackSoonIsNotUnknown lists a pod, which is inspected, goes, and is listed again before the relist of
+// the first list would have given up. The first list says nothing about the pod of the second one.
 func TestAPodThatIsBackSoonIsNotUnknown(t *testing.T) {
 	there := runtimeWith([]string{"u"}, nil)
 	s := newScene(false)
@@ -113,8 +113,8 @@ func TestAPodThatIsBackSoonIsNotUnknown(t *testing.T) {
 }
 
 // TestARestartedPLEGBeginsWithWhatWasPublished replays the first relist after a restart. It asks again for a container
-// whose end was known, and publishes the whole history of a pod that has come and ended meanwhile. A container that only
-// the events name was noted by the process before.
+// whose end was known, and publishes the whole history of a pod that has come and ended meanwhile. A container that
+// only the events name was noted by the process before.
 func TestARestartedPLEGBeginsWithWhatWasPublished(t *testing.T) {
 	s := newScene(true)
 	s.pods["u"] = &recorded{earlier: true, knownAt: time.Second, known: &lifecyclev1.PodStatus{
