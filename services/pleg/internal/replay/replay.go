@@ -243,7 +243,11 @@ func (p *player) step(ctx context.Context, s *step) error {
 		return nil //nolint:nilerr // a list that has failed decides nothing
 	}
 	p.set(s.ended)
-	p.due = append(p.due, due{at: s.ended.Add(relist.Settle), listed: listed})
+	wait := relist.Settle
+	if p.segment.restarted && p.first == nil {
+		wait = relist.FirstSettle
+	}
+	p.due = append(p.due, due{at: s.ended.Add(wait), listed: listed})
 	if p.first == nil {
 		p.first = map[string]bool{}
 		for _, uid := range p.relist.Wanted() {
