@@ -75,7 +75,7 @@ func serveAPIs(ctx context.Context, h *host, c apiConfig, parts *components.Grou
 	})
 	common := kubeletapi.Config{
 		Pods: c.store, Health: c.loop.Health, Start: kubeletapi.NewStart(), Report: c.usage.Report,
-		Details:  stats.DetailsOf(podcgroups.NewMachine(h.cfg.Kubelet.CgroupDriver, clock.RealClock{})),
+		Details:  stats.DetailsOf(podcgroups.NewMachine(h.cfg.Kubelet.CgroupDriver, clock.RealClock{}), clock.RealClock{}),
 		Gatherer: nodeMetrics(h), Probes: h.probeRegistry, Metrics: kubeletapi.NewMetrics(h.registry), Logger: h.logger,
 	}
 	parts.Run("waiting requests", func(ctx context.Context) error {

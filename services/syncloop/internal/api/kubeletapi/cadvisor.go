@@ -2,7 +2,6 @@ package kubeletapi
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -27,15 +26,13 @@ type family struct {
 // The values are read at each scrape.
 type cadvisorMetrics struct {
 	reads
-	cpu, memory, workingSet, rss, swap, faults, processes, start         family
-	received, receiveErrors, sent, sendErrors                            family
-	fsUsed, fsLimit, fsInodesFree, fsInodes                              family
-	cfsPeriods, cfsThrottled, cfsThrottledTime                           family
-	readBytes, writtenBytes, diskReads, diskWrites                       family
-	receivedPackets, receivedDropped, sentPackets, sentDropped, oomKills family
-	cpuStalled, cpuWaiting, memoryStalled, memoryWaiting                 family
-	ioStalled, ioWaiting                                                 family
-	failed, machineFailed, machineCPUs, machineMemory, machineSwapBytes  family
+	detailMetrics
+	cpu, memory, workingSet, rss, swap, faults, start                   family
+	received, receiveErrors, sent, sendErrors                           family
+	fsUsed, fsLimit, fsInodesFree, fsInodes                             family
+	cpuStalled, cpuWaiting, memoryStalled, memoryWaiting                family
+	ioStalled, ioWaiting                                                family
+	failed, machineFailed, machineCPUs, machineMemory, machineSwapBytes family
 }
 
 // containerFamily returns a metric of a container, a pod or a cgroup.
@@ -68,37 +65,21 @@ func plainFamily(name, help string) family {
 
 func newCadvisorMetrics(h reads) *cadvisorMetrics {
 	container, machine, plain := containerFamily, machineFamily, plainFamily
-	const gauge, counter = prometheus.GaugeValue, prometheus.CounterValue
 	return &cadvisorMetrics{
-		reads:      h,
+		reads: h, detailMetrics: newDetailMetrics(),
+
 		cpu:        container(counter, "container_cpu_usage_seconds_total", "CPU time in seconds.", "cpu"),
 		memory:     container(gauge, "container_memory_usage_bytes", "Used memory in bytes, including the page cache."),
 		workingSet: container(gauge, "container_memory_working_set_bytes", "Working set in bytes: memory that cannot be reclaimed at once."),
 		rss:        container(gauge, "container_memory_rss", "Anonymous memory in bytes."),
 		swap:       container(gauge, "container_memory_swap", "Swapped memory in bytes."),
 		faults:     container(counter, "container_memory_failures_total", "Page faults, by type: all, and those that read the disk.", "failure_type", "scope"),
-		processes:  container(gauge, "container_processes", "Number of processes and threads."),
 		start:      container(gauge, "container_start_time_seconds", "Start time in seconds since 1970."),
 
 		received:      container(counter, "container_network_receive_bytes_total", "Received bytes.", "interface"),
 		receiveErrors: container(counter, "container_network_receive_errors_total", "Errors while receiving.", "interface"),
 		sent:          container(counter, "container_network_transmit_bytes_total", "Sent bytes.", "interface"),
 		sendErrors:    container(counter, "container_network_transmit_errors_total", "Errors while sending.", "interface"),
-
-		receivedPackets: container(counter, "container_network_receive_packets_total", "Received packets.", "interface"),
-		receivedDropped: container(counter, "container_network_receive_packets_dropped_total", "Dropped received packets.", "interface"),
-		sentPackets:     container(counter, "container_network_transmit_packets_total", "Sent packets.", "interface"),
-		sentDropped:     container(counter, "container_network_transmit_packets_dropped_total", "Packets dropped while sending.", "interface"),
-
-		cfsPeriods:       container(counter, "container_cpu_cfs_periods_total", "Enforcement periods of the CPU limit."),
-		cfsThrottled:     container(counter, "container_cpu_cfs_throttled_periods_total", "Enforcement periods in which processes were throttled."),
-		cfsThrottledTime: container(counter, "container_cpu_cfs_throttled_seconds_total", "Time in seconds for which processes were throttled."),
-		oomKills:         container(counter, "container_oom_events_total", "Processes that the kernel killed because memory ran out."),
-
-		readBytes:    container(counter, "container_fs_reads_bytes_total", "Bytes read from the disk.", "device"),
-		writtenBytes: container(counter, "container_fs_writes_bytes_total", "Bytes written to the disk.", "device"),
-		diskReads:    container(counter, "container_fs_reads_total", "Reads of the disk.", "device"),
-		diskWrites:   container(counter, "container_fs_writes_total", "Writes to the disk.", "device"),
 
 		fsUsed:       container(gauge, "container_fs_usage_bytes", "Used bytes of the file system; for a container, of its writable layer.", "device"),
 		fsLimit:      container(gauge, "container_fs_limit_bytes", "Size of the file system in bytes.", "device"),
@@ -123,16 +104,15 @@ func newCadvisorMetrics(h reads) *cadvisorMetrics {
 // Describe implements prometheus.Collector.
 func (m *cadvisorMetrics) Describe(to chan<- *prometheus.Desc) {
 	for _, f := range []family{
-		m.cpu, m.memory, m.workingSet, m.rss, m.swap, m.faults, m.processes, m.start,
+		m.cpu, m.memory, m.workingSet, m.rss, m.swap, m.faults, m.start,
 		m.received, m.receiveErrors, m.sent, m.sendErrors,
-		m.cfsPeriods, m.cfsThrottled, m.cfsThrottledTime, m.readBytes, m.writtenBytes, m.diskReads, m.diskWrites,
-		m.receivedPackets, m.receivedDropped, m.sentPackets, m.sentDropped, m.oomKills,
 		m.fsUsed, m.fsLimit, m.fsInodesFree, m.fsInodes,
 		m.cpuStalled, m.cpuWaiting, m.memoryStalled, m.memoryWaiting, m.ioStalled, m.ioWaiting,
 		m.failed, m.machineFailed, m.machineCPUs, m.machineMemory, m.machineSwapBytes,
 	} {
 		to <- f.Desc
 	}
+	m.describe(to)
 }
 
 // Collect implements prometheus.Collector.
@@ -151,10 +131,10 @@ func (m *cadvisorMetrics) Collect(to chan<- prometheus.Metric) {
 		return
 	}
 	m.machine(to, &report.Machine)
-	m.node(to, report)
+	m.node(ctx, to, report)
 	for i := range report.Pods {
 		pod := &report.Pods[i]
-		m.pod(to, pod, report.Places[types.UID(pod.PodRef.UID)])
+		m.pod(ctx, to, pod, report.Places[types.UID(pod.PodRef.UID)])
 	}
 }
 
@@ -168,43 +148,49 @@ func (m *cadvisorMetrics) machine(to chan<- prometheus.Metric, machine *stats.Ma
 }
 
 // node collects the metrics of the machine and of all pods together.
-func (m *cadvisorMetrics) node(to chan<- prometheus.Metric, report *stats.Report) {
+func (m *cadvisorMetrics) node(ctx context.Context, to chan<- prometheus.Metric, report *stats.Report) {
 	node := &report.Node
 	whole := m.subjectFor(to, "", "/", "", "", "", "")
 	whole.cpuAndMemory(node.CPU, node.Memory, node.Swap)
 	whole.io(node.IO)
 	whole.network(node.Network)
-	whole.details("/", node.Network)
+	details := whole.read(ctx, "/", node.Network)
+	details.MemoryLimit, details.SwapLimit = &report.Machine.MemoryBytes, &report.Machine.SwapBytes
+	whole.details(&details, node.Network)
 	whole.disk(node.Fs)
+	whole.inodes(node.Fs)
 	whole.started(node.StartTime)
 	for i := range node.SystemContainers {
 		if c := &node.SystemContainers[i]; c.Name == statsv1alpha1.SystemContainerPods {
 			all := m.subjectFor(to, "", report.PodsCgroup, "", "", "", "")
 			all.cpuAndMemory(c.CPU, c.Memory, c.Swap)
 			all.io(c.IO)
+			details := all.read(ctx, report.PodsCgroup, nil)
+			all.details(&details, nil)
 		}
 	}
 }
 
 // pod collects the metrics of a pod, which owns the network, and of its containers. A container without a cgroup of its
 // own is identified by its runtime ID.
-func (m *cadvisorMetrics) pod(to chan<- prometheus.Metric, pod *statsv1alpha1.PodStats, place stats.Place) {
+func (m *cadvisorMetrics) pod(
+	ctx context.Context, to chan<- prometheus.Metric, pod *statsv1alpha1.PodStats, place stats.Place,
+) {
 	whole := m.subjectFor(to, "", named(place.Cgroup, place.Sandbox), "", "", pod.PodRef.Namespace, pod.PodRef.Name)
 	whole.cpuAndMemory(pod.CPU, pod.Memory, pod.Swap)
 	whole.io(pod.IO)
 	whole.network(pod.Network)
-	whole.details(place.Cgroup, pod.Network)
+	details := whole.read(ctx, place.Cgroup, pod.Network)
+	whole.details(&details, pod.Network)
 	whole.started(pod.StartTime)
-	if pod.ProcessStats != nil {
-		whole.send(m.processes, pod.StartTime, false, pod.ProcessStats.ProcessCount, 1)
-	}
 	for i := range pod.Containers {
 		c := &pod.Containers[i]
 		at := place.Containers[c.Name]
 		one := m.subjectFor(to, c.Name, named(at.Cgroup, at.ID), at.Image, at.ID, pod.PodRef.Namespace, pod.PodRef.Name)
 		one.cpuAndMemory(c.CPU, c.Memory, c.Swap)
 		one.io(c.IO)
-		one.details(at.Cgroup, nil)
+		details := one.read(ctx, at.Cgroup, nil)
+		one.details(&details, nil)
 		one.disk(c.Rootfs)
 		one.started(c.StartTime)
 	}
@@ -236,12 +222,18 @@ func (s subject) send(f family, at metav1.Time, timed bool, value *uint64, unit 
 	if value == nil {
 		return
 	}
-	metric := prometheus.MustNewConstMetric(f.Desc, f.kind, float64(*value)/unit,
-		append(s.labels[:len(s.labels):len(s.labels)], more...)...)
+	metric := s.metric(f, float64(*value)/unit, more...)
 	if timed && !at.IsZero() {
 		metric = prometheus.NewMetricWithTimestamp(at.Time, metric)
 	}
 	s.to <- metric
+}
+
+// value sends a value without a timestamp.
+func (s subject) value(f family, value float64, more ...string) { s.to <- s.metric(f, value, more...) }
+
+func (s subject) metric(f family, value float64, more ...string) prometheus.Metric {
+	return prometheus.MustNewConstMetric(f.Desc, f.kind, value, append(s.labels[:len(s.labels):len(s.labels)], more...)...)
 }
 
 func (s subject) cpuAndMemory(
@@ -255,8 +247,10 @@ func (s subject) cpuAndMemory(
 		s.send(s.memory, memory.Time, true, memory.UsageBytes, 1)
 		s.send(s.workingSet, memory.Time, true, memory.WorkingSetBytes, 1)
 		s.send(s.rss, memory.Time, true, memory.RSSBytes, 1)
-		s.send(s.faults, memory.Time, true, memory.PageFaults, 1, "pgfault", "hierarchy")
-		s.send(s.faults, memory.Time, true, memory.MajorPageFaults, 1, "pgmajfault", "hierarchy")
+		for _, scope := range []string{"container", "hierarchy"} { // cAdvisor has the same values for both
+			s.send(s.faults, memory.Time, true, memory.PageFaults, 1, "pgfault", scope)
+			s.send(s.faults, memory.Time, true, memory.MajorPageFaults, 1, "pgmajfault", scope)
+		}
 		s.pressure(s.memoryStalled, s.memoryWaiting, memory.Time, memory.PSI)
 	}
 	if swap != nil {
@@ -291,42 +285,6 @@ func (s subject) network(network *statsv1alpha1.NetworkStats) {
 	}
 }
 
-// details sends the metrics that only dashboards use, which are read at this moment. Packets are sent for the
-// interfaces of a network with known bytes: a pod in the machine's network has none of its own.
-func (s subject) details(cgroup string, network *statsv1alpha1.NetworkStats) {
-	if s.Details == nil || cgroup == "" {
-		return
-	}
-	d := s.Details(cgroup, network != nil)
-	now := metav1.Time{}
-	if cfs := d.CFS; cfs != nil {
-		waited := uint64(max(cfs.Time, 0))
-		s.send(s.cfsPeriods, now, false, &cfs.Periods, 1)
-		s.send(s.cfsThrottled, now, false, &cfs.Throttled, 1)
-		s.send(s.cfsThrottledTime, now, false, &waited, float64(time.Second))
-	}
-	s.send(s.oomKills, now, false, d.OOMKills, 1)
-	for i := range d.Disks {
-		one := &d.Disks[i]
-		s.send(s.readBytes, now, false, &one.ReadBytes, 1, one.Device)
-		s.send(s.writtenBytes, now, false, &one.WrittenBytes, 1, one.Device)
-		s.send(s.diskReads, now, false, &one.Reads, 1, one.Device)
-		s.send(s.diskWrites, now, false, &one.Writes, 1, one.Device)
-	}
-	for i := range d.Packets {
-		one := &d.Packets[i]
-		if !slices.ContainsFunc(network.Interfaces, func(known statsv1alpha1.InterfaceStats) bool {
-			return known.Name == one.Interface
-		}) {
-			continue
-		}
-		s.send(s.receivedPackets, now, false, &one.Received, 1, one.Interface)
-		s.send(s.receivedDropped, now, false, &one.ReceivedDropped, 1, one.Interface)
-		s.send(s.sentPackets, now, false, &one.Sent, 1, one.Interface)
-		s.send(s.sentDropped, now, false, &one.SentDropped, 1, one.Interface)
-	}
-}
-
 // disk sends the metrics of a file system. Its device is unknown.
 func (s subject) disk(fs *statsv1alpha1.FsStats) {
 	if fs == nil {
@@ -334,6 +292,13 @@ func (s subject) disk(fs *statsv1alpha1.FsStats) {
 	}
 	s.send(s.fsUsed, fs.Time, true, fs.UsedBytes, 1, "")
 	s.send(s.fsLimit, fs.Time, true, fs.CapacityBytes, 1, "")
+}
+
+// inodes sends the inodes of a file system. As with a kubelet on containerd, containers do not have them.
+func (s subject) inodes(fs *statsv1alpha1.FsStats) {
+	if fs == nil {
+		return
+	}
 	s.send(s.fsInodesFree, fs.Time, true, fs.InodesFree, 1, "")
 	s.send(s.fsInodes, fs.Time, true, fs.Inodes, 1, "")
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	flags "flag"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/procfs/blockdevice"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	statsv1alpha1 "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
@@ -86,18 +88,39 @@ func report() *stats.Report {
 	}
 }
 
-// details returns the details of the cgroups in report.
-func details(cgroup string, packets bool) stats.Details {
-	var d stats.Details
+// details returns the details of the cgroups in report: only the container has limits, processes and open files.
+func details(_ context.Context, cgroup string, packets bool) stats.Details {
+	n := ptr.To[uint64]
+	d := stats.Details{At: time.Unix(1_700_000_090, 0)}
 	if packets {
 		d.Packets = []stats.Packets{{Interface: "lo", Received: 1000}, {Interface: "eth0", Received: 44, ReceivedDropped: 1, Sent: 45, SentDropped: 2}}
 	}
-	d.Disks = []podcgroups.DiskIO{{Device: "/dev/sda", ReadBytes: 8192, WrittenBytes: 4096, Reads: 2, Writes: 1}}
-	if cgroup != "/" {
-		d.OOMKills = ptr.To[uint64](1)
+	d.UserTime, d.SystemTime = n(2_500_000_000), n(500_000_000)
+	d.CPUShares, d.CPUPeriod = n(2), n(100_000)
+	d.CacheBytes, d.MappedBytes, d.PeakBytes, d.LimitHits, d.HighEvents, d.MaxEvents = n(8192), n(4096), n(70_000), n(1), n(2), n(3)
+	d.MemoryLimit, d.SwapLimit, d.MemoryReserved = n(0), n(0), n(0)
+	d.Threads, d.MaxThreads, d.Processes = n(7), n(0), []int{}
+	d.Opened = stats.Opened{Descriptors: n(0), Sockets: n(0)}
+	d.Disks = []podcgroups.DiskIO{{
+		Device: "/dev/sda", Major: "8", Minor: "0",
+		Bytes: map[string]uint64{"Read": 8192, "Write": 4096}, Operations: map[string]uint64{"Read": 2, "Write": 1},
+	}}
+	if cgroup == "/" {
+		d.Opened.Limit = n(math.MaxUint64)
+		d.Mounted = []blockdevice.Diskstats{{
+			Info: blockdevice.Info{MajorNumber: 8, MinorNumber: 1, DeviceName: "sda1"},
+			IOStats: blockdevice.IOStats{
+				ReadMerges: 1, ReadSectors: 2, ReadTicks: 3500, WriteMerges: 4, WriteSectors: 5, WriteTicks: 6500, IOsInProgress: 7,
+				IOsTotalTicks: 8500, WeightedIOTicks: 9500,
+			},
+		}}
+		return d
 	}
+	d.OOMKills = n(1)
 	if cgroup == "/kubepods/podu1/c1" {
-		d.CFS = &podcgroups.CFS{Periods: 10, Throttled: 4, Time: 1500 * time.Millisecond}
+		d.CFS, d.CPUQuota = &podcgroups.CFS{Periods: 10, Throttled: 4, Time: 1500 * time.Millisecond}, n(50_000)
+		d.MemoryLimit, d.MaxThreads, d.Processes = n(80_000), n(100), []int{42, 43}
+		d.Opened = stats.Opened{Descriptors: n(12), Sockets: n(5), Limit: n(1024)}
 	}
 	return d
 }

@@ -57,7 +57,7 @@ type Config struct {
 	// Report reads the resource usage of the node and its pods.
 	Report func(ctx context.Context) (*stats.Report, error)
 	// Details reads more values of a cgroup for dashboards: stats.DetailsOf. If nil, they are unknown.
-	Details func(cgroup string, packets bool) stats.Details
+	Details func(ctx context.Context, cgroup string, packets bool) stats.Details
 	// Gatherer returns the metrics of all processes of the node, Probes those of probes. Metrics counts the requests; both
 	// servers share it. Required.
 	Gatherer, Probes prometheus.Gatherer

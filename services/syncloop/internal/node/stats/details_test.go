@@ -1,15 +1,20 @@
 package stats
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/utils/clock"
+	testclock "k8s.io/utils/clock/testing"
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/podcgroups"
 	"github.com/quartet-node/quartet/test/require"
@@ -56,17 +61,61 @@ func TestDetailsOfThisMachine(t *testing.T) {
 	machine := podcgroups.NewMachine("cgroupfs", clock.RealClock{})
 	_, err = machine.Usage(wholeMachine)
 	require.NoError(t, err)
-	read := DetailsOf(machine)
-	if details := read(wholeMachine, true); len(details.Packets) == 0 || details.CFS != nil {
+	read := DetailsOf(machine, testclock.NewFakeClock(time.Now())) // waits as long as the reading takes
+	if details := read(t.Context(), wholeMachine, true); details.At.IsZero() || len(details.Packets) == 0 ||
+		details.CFS != nil || len(details.Processes) == 0 || *details.UserTime == 0 {
 		t.Errorf("the machine has %+v", details)
 	}
-	if details := read(wholeMachine, false); len(details.Packets) != 0 {
+	if details := read(t.Context(), wholeMachine, false); len(details.Packets) != 0 {
 		t.Errorf("packets that were not requested: %+v", details.Packets)
 	}
 	if _, err := machine.Details("/there/is/none"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a missing cgroup: %v", err)
 	}
-	if diff := cmp.Diff(Details{}, read("/there/is/none", true)); diff != "" {
+	if diff := cmp.Diff(Details{}, read(t.Context(), "/there/is/none", true)); diff != "" {
 		t.Errorf("the details of a missing cgroup:\n%s", diff)
 	}
+}
+
+// TestACgroupThatHangsCostsOnlyItsOwnDetails has a cgroup whose files hang: only the first caller waits for it.
+func TestACgroupThatHangsCostsOnlyItsOwnDetails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		released := make(chan struct{}, 1)
+		var readings atomic.Int64
+		at := time.Now()
+		book := detailsBook{
+			clock: clock.RealClock{}, running: map[detailsKey]*detailsReading{},
+			read: func(k detailsKey) Details {
+				if k.cgroup == "/hangs" {
+					readings.Add(1)
+					<-released
+				}
+				return Details{At: at}
+			},
+		}
+		hangs, works := detailsKey{cgroup: "/hangs"}, detailsKey{cgroup: "/works"}
+		if details := book.get(t.Context(), hangs); !details.At.IsZero() {
+			t.Errorf("book.get(hangs) = %+v, want nothing", details)
+		}
+		waited := time.Since(at)
+		if details := book.get(t.Context(), works); !details.At.Equal(at) {
+			t.Errorf("book.get(works) = %+v, want that of %v", details, at)
+		}
+		if details := book.get(t.Context(), hangs); !details.At.IsZero() || readings.Load() != 1 || time.Since(at) != waited {
+			t.Errorf("book.get(hangs) = %+v after %d readings and %v, want nothing, at once, of one reading",
+				details, readings.Load(), time.Since(at)-waited)
+		}
+		released <- struct{}{}
+		synctest.Wait()
+		released <- struct{}{}
+		if details := book.get(t.Context(), hangs); !details.At.Equal(at) || readings.Load() != 2 {
+			t.Errorf("book.get(hangs) = %+v after %d readings, want that of a new reading", details, readings.Load())
+		}
+		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		if details := book.get(ended, hangs); !details.At.IsZero() {
+			t.Errorf("book.get(hangs) = %+v after the end of its context, want nothing", details)
+		}
+		released <- struct{}{}
+	})
 }

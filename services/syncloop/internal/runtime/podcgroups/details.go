@@ -12,12 +12,33 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resources"
 )
 
-// Details holds the statistics of a cgroup that only dashboards need, in addition to Usage.
+// Details holds the statistics of a cgroup that only dashboards need, in addition to Usage. Each has the meaning of
+// cAdvisor's metric. A value is nil if its file could not be read, and 0 if the kernel has no such file.
 type Details struct {
 	// CFS holds the throttling by the cpu limit; nil without a limit.
 	CFS *CFS
+	// UserTime and SystemTime are the cpu time in nanoseconds.
+	UserTime, SystemTime *uint64
+	// CPUShares, CPUPeriod and CPUQuota are the cpu request and limit, the last two in microseconds. CPUQuota is nil
+	// without a limit.
+	CPUShares, CPUPeriod, CPUQuota *uint64
+	// CacheBytes is the memory of cached files, MappedBytes that of mapped files, PeakBytes the largest usage.
+	CacheBytes, MappedBytes, PeakBytes *uint64
+	// LimitHits counts how often the limit was hit, with cgroup v1. HighEvents and MaxEvents count how often memory.high
+	// and memory.max were exceeded, with cgroup v2.
+	LimitHits, HighEvents, MaxEvents *uint64
+	// MemoryLimit, SwapLimit and MemoryReserved are limits in bytes; 0 for none. With cgroup v1, SwapLimit includes the
+	// memory.
+	MemoryLimit, SwapLimit, MemoryReserved *uint64
+	// Threads is the number of processes and threads, including the cgroups below, and MaxThreads its limit; 0 for none.
+	Threads, MaxThreads *uint64
+	// Processes has the processes of the cgroup itself, as this process sees them: 0 for one of another PID namespace. It
+	// is nil if they could not be read.
+	Processes []int
 	// Disks holds the reads and writes of each disk.
 	Disks []DiskIO
 	// OOMKills is the number of processes that the kernel killed because the machine or the cgroup ran out of memory; nil
@@ -36,15 +57,8 @@ type CFS struct {
 	Time time.Duration
 }
 
-// DiskIO holds the reads and writes of a disk.
-type DiskIO struct {
-	// Device is the path of the disk, for example /dev/sda, or its numbers, for example 8:0, if it has no name.
-	Device                                 string
-	ReadBytes, WrittenBytes, Reads, Writes uint64
-}
-
-// Details reads the details of a cgroup. Values that the kernel does not count are left out. It fails with
-// fs.ErrNotExist if the cgroup does not exist.
+// Details reads the details of a cgroup. A file that cannot be read costs only its own values. It fails with
+// fs.ErrNotExist if the cgroup does not exist, or is removed while it is read.
 func (m *Machine) Details(name string) (Details, error) {
 	details, err := readCgroup(m, name, detailsOfV1, detailsOfV2)
 	if err != nil {
@@ -53,207 +67,207 @@ func (m *Machine) Details(name string) (Details, error) {
 	return details, nil
 }
 
+// nanosecondsPerTick converts the times in cpuacct.stat: the kernel shows 100 ticks per second on all architectures that
+// Kubernetes supports.
+const nanosecondsPerTick = uint64(time.Second) / 100
+
+// detailsOfV1 reads a cgroup of version 1. The values of controllers that it does not have are nil.
 func detailsOfV1(dirs map[string]string) (Details, error) {
+	existing := map[string]files{}
+	for controller, dir := range dirs {
+		if _, err := os.Stat(dir); err == nil {
+			existing[controller] = files(dir)
+		}
+	}
 	var d Details
-	if dir, ok := dirs["cpu"]; ok {
-		stat, err := present(dir, "cpu.stat")
-		if err != nil {
-			return Details{}, err
-		}
-		quota, err := text(dir, "cpu.cfs_quota_us")
-		if err != nil {
-			return Details{}, err
-		}
-		if limit, err := strconv.ParseInt(quota, 10, 64); err == nil && limit > 0 {
-			d.CFS = &CFS{Periods: stat["nr_periods"], Throttled: stat["nr_throttled"], Time: time.Duration(min(stat["throttled_time"], math.MaxInt64))}
-		}
+	if dir, ok := existing["cpu"]; ok {
+		d.addCPUOfV1(dir)
 	}
-	if dir, ok := dirs["memory"]; ok {
-		control, err := present(dir, "memory.oom_control")
-		if err != nil {
-			return Details{}, err
-		}
-		d.OOMKills = counted(control, "oom_kill")
-		if d.PID, err = processOf(dir); err != nil {
-			return Details{}, err
-		}
+	if dir, ok := existing["cpuacct"]; ok {
+		times := dir.values("cpuacct.stat")
+		d.UserTime = scaled(valueIn(times, "user"), nanosecondsPerTick)
+		d.SystemTime = scaled(valueIn(times, "system"), nanosecondsPerTick)
 	}
-	if dir, ok := dirs["blkio"]; ok {
-		var err error
-		if d.Disks, err = disksOfV1(dir); err != nil {
+	if dir, ok := existing["memory"]; ok {
+		d.addMemoryOfV1(dir)
+		d.addProcesses(dir)
+	}
+	if dir, ok := existing["pids"]; ok {
+		d.addThreads(dir)
+	}
+	if dir, ok := existing["blkio"]; ok {
+		d.Disks = disksOfV1(dir)
+	}
+	if len(existing) == 0 {
+		return Details{}, fs.ErrNotExist
+	}
+	for _, dir := range existing {
+		if _, err := os.Stat(string(dir)); err != nil {
 			return Details{}, err
 		}
 	}
 	return d, nil
 }
 
-func detailsOfV2(dir string) (Details, error) {
+func (d *Details) addCPUOfV1(dir files) {
+	d.CPUShares, d.CPUPeriod = dir.number("cpu.shares"), dir.number("cpu.cfs_period_us")
+	if quota, err := strconv.ParseUint(dir.text("cpu.cfs_quota_us"), 10, 64); err == nil && quota > 0 {
+		stat := dir.values("cpu.stat")
+		d.CPUQuota = &quota
+		d.CFS = &CFS{
+			Periods: stat["nr_periods"], Throttled: stat["nr_throttled"],
+			Time: time.Duration(min(stat["throttled_time"], math.MaxInt64)),
+		}
+	}
+}
+
+func (d *Details) addMemoryOfV1(dir files) {
+	stat := dir.values("memory.stat")
+	d.CacheBytes, d.MappedBytes = valueIn(stat, "total_cache"), valueIn(stat, "total_mapped_file")
+	d.PeakBytes, d.LimitHits = dir.number("memory.max_usage_in_bytes"), dir.number("memory.failcnt")
+	d.HighEvents, d.MaxEvents = new(uint64), new(uint64)
+	d.MemoryLimit = orNone(dir.number("memory.limit_in_bytes"))
+	d.SwapLimit = orNone(dir.number("memory.memsw.limit_in_bytes"))
+	d.MemoryReserved = orNone(dir.number("memory.soft_limit_in_bytes"))
+	d.OOMKills = counted(dir.values("memory.oom_control"), "oom_kill")
+}
+
+// detailsOfV2 reads a cgroup of version 2.
+func detailsOfV2(path string) (Details, error) {
+	dir := files(path)
 	var d Details
-	stat, err := present(dir, "cpu.stat")
-	if err != nil {
-		return Details{}, err
+	d.addCPUOfV2(dir)
+	d.addMemoryOfV2(dir)
+	d.addThreads(dir)
+	d.addProcesses(dir)
+	d.Disks = parseIOStat(dir.text("io.stat"))
+	_, err := os.Stat(path)
+	return d, err
+}
+
+func (d *Details) addCPUOfV2(dir files) {
+	stat := dir.values("cpu.stat")
+	d.UserTime = scaled(valueIn(stat, "user_usec"), uint64(time.Microsecond))
+	d.SystemTime = scaled(valueIn(stat, "system_usec"), uint64(time.Microsecond))
+	if weight := dir.number("cpu.weight"); weight != nil {
+		shares := resources.SharesOf(*weight)
+		d.CPUShares = &shares
 	}
-	quota, err := text(dir, "cpu.max")
-	if err != nil {
-		return Details{}, err
+	quota, period, _ := strings.Cut(dir.text("cpu.max"), " ")
+	if n, err := strconv.ParseUint(period, 10, 64); err == nil {
+		d.CPUPeriod = &n
 	}
-	if quota != "" && !strings.HasPrefix(quota, "max") {
+	if n, err := strconv.ParseUint(quota, 10, 64); err == nil {
+		d.CPUQuota = &n
 		d.CFS = &CFS{
 			Periods: stat["nr_periods"], Throttled: stat["nr_throttled"],
 			Time: time.Duration(min(stat["throttled_usec"], math.MaxInt64/1000)) * time.Microsecond,
 		}
 	}
-	events, err := present(dir, "memory.events")
-	if err != nil {
-		return Details{}, err
-	}
+}
+
+func (d *Details) addMemoryOfV2(dir files) {
+	stat, events := dir.values("memory.stat"), dir.values("memory.events")
+	d.CacheBytes, d.MappedBytes = valueIn(stat, "file"), valueIn(stat, "file_mapped")
+	d.PeakBytes, d.LimitHits = dir.number("memory.peak"), new(uint64)
+	d.HighEvents, d.MaxEvents = valueIn(events, "high"), valueIn(events, "max")
+	d.MemoryLimit, d.SwapLimit = orNone(dir.number("memory.max")), orNone(dir.number("memory.swap.max"))
+	d.MemoryReserved = orNone(dir.number("memory.min"))
 	d.OOMKills = counted(events, "oom_kill")
-	io, err := text(dir, "io.stat")
+}
+
+func (d *Details) addThreads(dir files) {
+	d.Threads, d.MaxThreads = dir.number("pids.current"), orNone(dir.number("pids.max"))
+}
+
+// addProcesses adds the processes of a cgroup. If it has none that this process sees, PID is one of a cgroup directly
+// below it.
+func (d *Details) addProcesses(dir files) {
+	d.Processes = dir.processes()
+	if d.PID = firstSeen(d.Processes); d.PID != 0 {
+		return
+	}
+	entries, err := os.ReadDir(string(dir))
 	if err != nil {
-		return Details{}, err
+		return
 	}
-	d.Disks = parseIOStat(io)
-	d.PID, err = processOf(dir)
-	return d, err
+	for _, entry := range entries {
+		if entry.IsDir() {
+			if d.PID = firstSeen(files(filepath.Join(string(dir), entry.Name())).processes()); d.PID != 0 {
+				return
+			}
+		}
+	}
 }
 
-// disksOfV1 reads the counters of all disk schedulers, including those of the cgroups below where the kernel counts
-// them.
-func disksOfV1(dir string) ([]DiskIO, error) {
-	read := func(name string) (string, error) {
-		content, err := text(dir, "blkio.throttle."+name+"_recursive")
-		if content == "" && err == nil {
-			content, err = text(dir, "blkio.throttle."+name)
+// firstSeen returns the first process that is not of another PID namespace; 0 for none.
+func firstSeen(pids []int) int {
+	for _, pid := range pids {
+		if pid > 0 {
+			return pid
 		}
-		return content, err
 	}
-	bytes, err := read("io_service_bytes")
+	return 0
+}
+
+// files reads the files in the directory of a cgroup.
+type files string
+
+// number reads a number; 0 if the file is missing, and nil if it cannot be read.
+func (f files) number(name string) *uint64 {
+	n, err := optional(string(f), name)
 	if err != nil {
-		return nil, err
+		return nil
 	}
-	operations, err := read("io_serviced")
+	return &n
+}
+
+// values reads names and numbers; empty if the file is missing, and nil if it cannot be read.
+func (f files) values(name string) map[string]uint64 {
+	all, err := values(string(f), name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return map[string]uint64{}
+	}
 	if err != nil {
-		return nil, err
-	}
-	return parseBlkio(bytes, operations), nil
-}
-
-// parseBlkio parses lines of bytes and of operations, for example "8:0 Read 4096".
-func parseBlkio(bytes, operations string) []DiskIO {
-	var disks disksByNumber
-	each := func(content string, read, write func(*DiskIO) *uint64) {
-		for line := range strings.Lines(content) {
-			words := strings.Fields(line)
-			if len(words) != 3 {
-				continue // the total of all disks
-			}
-			n, err := strconv.ParseUint(words[2], 10, 64)
-			if err != nil {
-				continue
-			}
-			switch words[1] {
-			case "Read":
-				*read(disks.disk(words[0])) = n
-			case "Write":
-				*write(disks.disk(words[0])) = n
-			}
-		}
-	}
-	each(bytes, func(d *DiskIO) *uint64 { return &d.ReadBytes }, func(d *DiskIO) *uint64 { return &d.WrittenBytes })
-	each(operations, func(d *DiskIO) *uint64 { return &d.Reads }, func(d *DiskIO) *uint64 { return &d.Writes })
-	return disks.all()
-}
-
-// parseIOStat parses lines like "8:0 rbytes=4096 wbytes=0 rios=1 wios=0 dbytes=0 dios=0".
-func parseIOStat(content string) []DiskIO {
-	var disks disksByNumber
-	for line := range strings.Lines(content) {
-		words := strings.Fields(line)
-		if len(words) < 2 {
-			continue
-		}
-		for _, word := range words[1:] {
-			key, value, _ := strings.Cut(word, "=")
-			n, err := strconv.ParseUint(value, 10, 64)
-			if err != nil {
-				continue
-			}
-			switch disk := disks.disk(words[0]); key {
-			case "rbytes":
-				disk.ReadBytes = n
-			case "wbytes":
-				disk.WrittenBytes = n
-			case "rios":
-				disk.Reads = n
-			case "wios":
-				disk.Writes = n
-			}
-		}
-	}
-	return disks.all()
-}
-
-// disksByNumber holds disks by their numbers, in the order of their first occurrence.
-type disksByNumber struct {
-	numbers []string
-	disks   []*DiskIO
-}
-
-func (d *disksByNumber) disk(number string) *DiskIO {
-	for i, known := range d.numbers {
-		if known == number {
-			return d.disks[i]
-		}
-	}
-	disk := &DiskIO{Device: deviceOf(number)}
-	d.numbers, d.disks = append(d.numbers, number), append(d.disks, disk)
-	return disk
-}
-
-func (d *disksByNumber) all() []DiskIO {
-	all := make([]DiskIO, 0, len(d.disks))
-	for _, disk := range d.disks {
-		all = append(all, *disk)
+		return nil
 	}
 	return all
 }
 
-// deviceOf returns the path of the disk with the number.
-func deviceOf(number string) string {
-	at, err := os.Readlink("/sys/dev/block/" + number)
+// text reads a file; empty if it is missing or cannot be read.
+func (f files) text(name string) string {
+	content, err := text(string(f), name)
 	if err != nil {
-		return number
+		return ""
 	}
-	return "/dev/" + filepath.Base(at)
+	return content
 }
 
-// processOf returns a process of a cgroup or of those directly below it; 0 if there is none that this process sees.
-func processOf(dir string) (int, error) {
-	entries, err := os.ReadDir(dir)
+// processes reads the processes of the cgroup itself; nil if they cannot be read.
+func (f files) processes() []int {
+	content, err := text(string(f), "cgroup.procs")
 	if err != nil {
-		return 0, err
+		return nil
 	}
-	dirs := []string{dir}
-	for _, entry := range entries {
-		if entry.IsDir() {
-			dirs = append(dirs, filepath.Join(dir, entry.Name()))
+	pids := []int{}
+	for line := range strings.FieldsSeq(content) {
+		if pid, err := strconv.Atoi(line); err == nil {
+			pids = append(pids, pid)
 		}
 	}
-	for _, dir := range dirs {
-		content, err := text(dir, "cgroup.procs")
-		if err != nil {
-			return 0, err
-		}
-		first, _, _ := strings.Cut(content, "\n")
-		// A process of another PID namespace has the number 0.
-		if pid, err := strconv.Atoi(first); err == nil && pid > 0 {
-			return pid, nil
-		}
-	}
-	return 0, nil
+	return pids
 }
 
-// counted returns a number by its name; nil if it does not exist.
+// valueIn returns a value of a file by its name; 0 if the file has no such name, and nil if it could not be read.
+func valueIn(in map[string]uint64, name string) *uint64 {
+	if in == nil {
+		return nil
+	}
+	n := in[name]
+	return &n
+}
+
+// counted returns a value of a file by its name; nil if the file has no such name.
 func counted(in map[string]uint64, name string) *uint64 {
 	if n, exists := in[name]; exists {
 		return &n
@@ -261,13 +275,20 @@ func counted(in map[string]uint64, name string) *uint64 {
 	return nil
 }
 
-// present is values for a file that may be missing.
-func present(dir, file string) (map[string]uint64, error) {
-	all, err := values(dir, file)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+// scaled multiplies a value; nil stays nil.
+func scaled(n *uint64, by uint64) *uint64 {
+	if n != nil {
+		*n *= by
 	}
-	return all, err
+	return n
+}
+
+// orNone replaces the kernel's value for no limit by 0.
+func orNone(limit *uint64) *uint64 {
+	if limit != nil && *limit >= unlimitedV1 {
+		*limit = 0
+	}
+	return limit
 }
 
 // text reads a file; empty if it is missing or its cgroup is being removed.

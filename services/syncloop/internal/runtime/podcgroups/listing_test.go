@@ -30,8 +30,8 @@ func TestACgroupThatCannotBeListedIsNotTakenForAnEmptyOne(t *testing.T) {
 	if usage, err := machine.Usage("/loop"); err == nil || errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("Usage() = %+v, %v, want an error that does not say that it is missing", usage, err)
 	}
-	if pid, err := processOf(loop); !errors.Is(err, unix.ELOOP) {
-		t.Errorf("processOf() = %d, %v, want %v", pid, err, unix.ELOOP)
+	if details, err := machine.Details("/loop"); !errors.Is(err, unix.ELOOP) {
+		t.Errorf("Details() = %+v, %v, want %v", details, err, unix.ELOOP)
 	}
 	if err := machine.Remove(t.Context(), "/loop"); !errors.Is(err, unix.ELOOP) {
 		t.Errorf("Remove() = %v, want %v", err, unix.ELOOP)
