@@ -64,6 +64,9 @@ func readDetails(cgroups *podcgroups.Machine, clk clock.Clock, k detailsKey) Det
 	}
 	if k.cgroup == wholeMachine {
 		details.Mounted = mountedDisks(proc, "/sys")
+		if len(details.Disks) == 0 {
+			details.Disks = transfersOf(details.Mounted)
+		}
 	}
 	return details
 }

@@ -4,11 +4,14 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/moby/sys/mountinfo"
 	"github.com/prometheus/procfs"
 	"github.com/prometheus/procfs/blockdevice"
+
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/podcgroups"
 )
 
 // maxDescriptors is the largest number of processes, and of open files, of a cgroup that are counted. Counting as many
@@ -102,4 +105,23 @@ func mountedDisks(proc, sys string) (mounted []blockdevice.Diskstats) {
 		}
 	}
 	return mounted
+}
+
+// sectorBytes is the size of a sector in the kernel's counters, whatever the disk has.
+const sectorBytes = 512
+
+// transfersOf returns what the machine read from disks and wrote to them, for kernels that do not count it for the root
+// cgroup.
+func transfersOf(mounted []blockdevice.Diskstats) []podcgroups.DiskIO {
+	var all []podcgroups.DiskIO
+	for i := range mounted {
+		disk := &mounted[i]
+		all = append(all, podcgroups.DiskIO{
+			Device: "/dev/" + disk.DeviceName,
+			Major:  strconv.FormatUint(uint64(disk.MajorNumber), 10), Minor: strconv.FormatUint(uint64(disk.MinorNumber), 10),
+			Bytes:      map[string]uint64{"Read": disk.ReadSectors * sectorBytes, "Write": disk.WriteSectors * sectorBytes},
+			Operations: map[string]uint64{"Read": disk.ReadIOs, "Write": disk.WriteIOs},
+		})
+	}
+	return all
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/utils/ptr"
 
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/podcgroups"
 	"github.com/quartet-node/quartet/test/require"
 )
 
@@ -73,5 +74,12 @@ func TestDisksWithMountedFileSystems(t *testing.T) {
 	got := mountedDisks(proc, t.TempDir())
 	if len(got) != 1 || got[0].DeviceName != "sda1" || got[0].WriteTicks != 18 || got[0].WeightedIOTicks != 21 {
 		t.Errorf("mountedDisks() = %+v, want sda1 only", got)
+	}
+	want := []podcgroups.DiskIO{{
+		Device: "/dev/sda1", Major: "8", Minor: "1",
+		Bytes: map[string]uint64{"Read": 13 * 512, "Write": 17 * 512}, Operations: map[string]uint64{"Read": 11, "Write": 15},
+	}}
+	if diff := cmp.Diff(want, transfersOf(got)); diff != "" {
+		t.Errorf("transfersOf() (-want +got):\n%s", diff)
 	}
 }
