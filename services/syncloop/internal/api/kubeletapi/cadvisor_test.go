@@ -97,7 +97,8 @@ func details(_ context.Context, cgroup string, packets bool) stats.Details {
 	}
 	d.UserTime, d.SystemTime = n(2_500_000_000), n(500_000_000)
 	d.CPUShares, d.CPUPeriod = n(2), n(100_000)
-	d.CacheBytes, d.MappedBytes, d.PeakBytes, d.LimitHits, d.HighEvents, d.MaxEvents = n(8192), n(4096), n(70_000), n(1), n(2), n(3)
+	d.CacheBytes, d.MappedBytes, d.PeakBytes = n(8192), n(4096), n(70_000)
+	d.LimitHits, d.HighEvents, d.MaxEvents = n(1), n(2), n(3)
 	d.MemoryLimit, d.SwapLimit, d.MemoryReserved = n(0), n(0), n(0)
 	d.Threads, d.MaxThreads, d.Processes = n(7), n(0), []int{}
 	d.Opened = stats.Opened{Descriptors: n(0), Sockets: n(0)}

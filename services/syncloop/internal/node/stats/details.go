@@ -95,8 +95,8 @@ type detailsReading struct {
 	late bool
 }
 
-// get reads details, and waits for them until ctx ends, for at most detailsWait. The goroutine ends with the reading, or
-// with the process if the kernel hangs.
+// get reads details, and waits for them until ctx ends, for at most detailsWait. The goroutine ends with the reading,
+// or with the process if the kernel hangs.
 func (b *detailsBook) get(ctx context.Context, k detailsKey) Details {
 	reading, late := b.start(k)
 	if late {

@@ -67,8 +67,8 @@ func (m *Machine) Details(name string) (Details, error) {
 	return details, nil
 }
 
-// nanosecondsPerTick converts the times in cpuacct.stat: the kernel shows 100 ticks per second on all architectures that
-// Kubernetes supports.
+// nanosecondsPerTick converts the times in cpuacct.stat: the kernel shows 100 ticks per second on all architectures
+// that Kubernetes supports.
 const nanosecondsPerTick = uint64(time.Second) / 100
 
 // detailsOfV1 reads a cgroup of version 1. The values of controllers that it does not have are nil.

@@ -13,8 +13,8 @@ type DiskIO struct {
 	Device string
 	// Major and Minor are its numbers.
 	Major, Minor string
-	// Bytes and Operations count by operation, in the kernel's words for cgroup v1: Read and Write, and with cgroup v1 also
-	// Sync, Async, Discard and Total.
+	// Bytes and Operations count by operation, in the kernel's words for cgroup v1: Read and Write, and with cgroup v1
+	// also Sync, Async, Discard and Total.
 	Bytes, Operations map[string]uint64
 }
 
