@@ -99,8 +99,8 @@ func TestAPluginWithoutAListHasNoResource(t *testing.T) {
 	}
 }
 
-// TestAPluginWhoseListFailsHasAResourceOfZero: as in the kubelet, the resource of a plugin whose list fails at once is on
-// the node, without a device, and the plugin is not asked again until it registers.
+// TestAPluginWhoseListFailsHasAResourceOfZero: as in the kubelet, the resource of a plugin whose list fails at once is
+// on the node, without a device, and the plugin is not asked again until it registers.
 func TestAPluginWhoseListFailsHasAResourceOfZero(t *testing.T) {
 	r := newRig(t)
 	p := &listless{}
