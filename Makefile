@@ -165,9 +165,9 @@ generate: $(TOOLS)/buf ## Generate gen/ and docs/reference/rpc.md from proto/
 	@PATH="$(TOOLS):$$PATH" buf generate
 	@PATH="$(TOOLS):$$PATH" buf generate --template buf.docs.yaml
 
-$(TOOLS)/buf: tools/dev/go.mod tools/dev/go.sum
+$(TOOLS)/buf $(TOOLS)/gotestsum &: tools/dev/go.mod tools/dev/go.sum
 	@$(PART) "buf, protoc-gen-go, gotestsum" go -C tools/dev build -o $(TOOLS)/ tool
-	@touch $@
+	@touch $(TOOLS)/buf $(TOOLS)/gotestsum
 
 $(TOOLS)/golangci-lint: tools/lint/go.mod tools/lint/go.sum
 	@$(PART) golangci-lint go -C tools/lint build -o $(TOOLS)/ tool
@@ -328,14 +328,14 @@ test-tools: $(TOOLS)/jaeger $(TOOLS)/sample-device-plugin $(TOOLS)/dra-test-driv
 UNIT_TESTS_AT_ONCE := $(shell echo $$(($$(nproc) + 1)))
 
 .PHONY: test-unit
-test-unit: packages build $(if $(filter true,$(CI)),$(TOOLS)/buf build-services test-tools) ## Run the tests of every package, with the race detector
+test-unit: packages build $(if $(filter true,$(CI)),$(TOOLS)/gotestsum build-services test-tools) ## Run the tests of every package, with the race detector
 	@export CGO_ENABLED=1; $(call go_test,unit,$(TEST_FLAGS) -race -p $(UNIT_TESTS_AT_ONCE) -timeout 20m,$$(go list ./... | grep -v -e /test/e2e -e /test/conformance -e /test/kubeadm -e /test/nodecluster -e /test/faults -e /test/disks -e /test/chaos -e /test/bench -e /test/dockerhost -e /test/compose -e /test/versions -e /test/vmnode -e /test/machines -e /test/shadow -e '/test/site$$'))
 	@for module in $(TESTED_MODULES); do go -C $$module test $(TEST_FLAGS) -count 1 ./...; done # -count 1: they read files outside of the module
 
 # The first two inspect the whole machine, and the third emulates one, so nothing runs beside them. Chaos and the node of a
 # cluster mostly wait.
 .PHONY: test-e2e
-test-e2e: packages build test-tools $(if $(filter true,$(CI)),$(TOOLS)/buf) $(if $(DOCKER_TOOLS),service-images) ## Run the end-to-end tests on real containers; needs root
+test-e2e: packages build test-tools $(if $(filter true,$(CI)),$(TOOLS)/gotestsum) $(if $(DOCKER_TOOLS),service-images) ## Run the end-to-end tests on real containers; needs root
 	@$(call go_test,e2e-machine,$(TEST_FLAGS) -count 1 -p 1 -timeout 20m,./test/dockerhost/... ./test/compose/... ./test/vmnode/...)
 	@$(call go_test,e2e,$(TEST_FLAGS) -count 1 -p 3 -timeout 20m,./test/chaos/... ./test/conformance/... ./test/nodecluster/... ./test/kubeadm/... ./test/e2e/... ./test/faults/... ./test/disks/... ./test/versions/... ./test/machines/... ./test/shadow/... ./test/site/...)
 
