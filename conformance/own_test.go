@@ -24,7 +24,8 @@ func ownConfigMux(t *testing.T) conformance.Part {
 func ownNodeStatus(t *testing.T) conformance.Part {
 	t.Helper()
 	n := newNodeDir(t)
-	return n.start("nodestatus", "--pleg-address="+n.address("pleg"), "--syncloop-address="+n.address("syncloop"))
+	// With an address of its own the Node does not change with the interfaces of other tests.
+	return n.start("nodestatus", "--node-ip=192.0.2.1", "--pleg-address="+n.address("pleg"), "--syncloop-address="+n.address("syncloop"))
 }
 
 // ownSyncLoop returns this repository's syncloop as a part, with its configmux and pleg, and two pods.
