@@ -51,6 +51,9 @@ func TestTheInquiryFindsWhatIsWrong(t *testing.T) {
 			b.removed, d.callerKilled = begun.Add(10*time.Second), []time.Time{begun.Add(11 * time.Second)}
 		}, ""},
 
+		{"removed because it never started", causeLost, func(b, _ *instance, _ map[string][]logLine, _ *deeds) {
+			b.removed, b.started = begun.Add(10*time.Second), false
+		}, ""},
 		{"removed by a syncloop that was killed before", causeLost, func(b, _ *instance, _ map[string][]logLine, d *deeds) {
 			b.removed, d.callerKilled = begun.Add(10*time.Second), []time.Time{begun.Add(9 * time.Second)}
 		}, "the test has not removed it"},
