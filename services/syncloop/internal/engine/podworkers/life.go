@@ -16,8 +16,8 @@
 //
 // A pod that ended by itself or was evicted stays terminated as long as its source names it. A restarted process knows
 // from the ended containers, or from the entry in package evictionbook, that the pod must not run again. The pod is
-// cleaned up when it is removed, unless it has come back by then. Its cgroup, its volumes and its other resources are
-// released as soon as it is terminated. The table of transitions is that of [Next].
+// cleaned up when it is removed. Its cgroup, its volumes and its other resources are released as soon as it is
+// terminated. The table of transitions is that of [Next].
 //
 // # Two endings
 //

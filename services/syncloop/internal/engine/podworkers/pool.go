@@ -296,20 +296,6 @@ func (p *Pool) Has(uid types.UID) bool {
 	return false
 }
 
-// nextLife returns the pod of a UID that has come back while its earlier life is ending; nil if it has not, or if it is
-// to end, too.
-func (p *Pool) nextLife(uid types.UID) *v1.Pod {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, queue := range p.waiting {
-		i := slices.IndexFunc(queue, func(w waiter) bool { return w.uid == uid })
-		if i >= 0 && queue[i].update.End == nil {
-			return queue[i].update.Pod
-		}
-	}
-	return nil
-}
-
 // OtherHas reports whether a full name is held by another pod than uid, or by an earlier life of uid that is ending.
 func (p *Pool) OtherHas(name types.NamespacedName, uid types.UID) bool {
 	p.mu.Lock()

@@ -152,34 +152,6 @@ func TestStaticPodComesBackUnchangedWhileItEnds(t *testing.T) {
 	if !r.store.Has("u1") {
 		t.Error("the pod that came back is not known")
 	}
-	if slices.Contains(r.node.Calls(), "clean u1") || !slices.Contains(r.node.Released(), "u1") {
-		t.Errorf("calls %v, released %v, want the containers of the first life to stay, and its resources to be given back",
-			r.node.Calls(), r.node.Released())
-	}
-}
-
-// TestAPodThatRunsOnceComesBackWhileItEnds begins its next life without the containers of the first, which would show
-// that it has run.
-func TestAPodThatRunsOnceComesBackWhileItEnds(t *testing.T) {
-	r := start(t)
-	pod := fakenode.Pod("u1", "web", v1.RestartPolicyNever)
-	stopping, mayStop := make(chan struct{}), make(chan struct{})
-	r.node.SetScript(fakenode.Script{Kill: func(context.Context, *v1.Pod, int64) error {
-		close(stopping)
-		<-mayStop
-		return nil
-	}})
-	r.want(pod)
-	eventually.That(t, "web runs", r.running("web"))
-	first := r.node.Container("u1")
-	r.remove("u1", podworkers.End{})
-	<-stopping
-	r.want(pod)
-	close(mayStop)
-	eventually.That(t, "web runs again", func() bool {
-		c := r.node.Container("u1")
-		return c != "" && c != first && len(r.node.Running()) == 1
-	})
 }
 
 func TestWaitingPodThatIsRemovedIsNeverStarted(t *testing.T) {

@@ -221,7 +221,7 @@ func TestAStaticPodComesBackChangedWhileItEnds(t *testing.T) {
 	close(mayStop)
 	eventually.That(t, "web runs as it is now", func() bool {
 		known, err := r.node.GetPodStatus(t.Context(), "u1", 0)
-		return err == nil && len(known.GetContainers()) == 2 && known.GetContainers()[0].GetImage() == "example.test/main:3"
+		return err == nil && len(known.GetContainers()) == 1 && known.GetContainers()[0].GetImage() == "example.test/main:3"
 	})
 }
 

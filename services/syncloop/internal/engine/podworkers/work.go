@@ -192,8 +192,7 @@ func (w *worker) graceLeft(ctx context.Context) int64 {
 
 // cleanUp removes the containers, sandboxes and files of a pod that no source names. The ended containers of a pod that
 // is still named stay: they show that it must not be started again, until package containergc finds them unneeded. Only
-// the resources of the machine are released. The same holds for a pod that has come back meanwhile and whose containers
-// always restart: as with a kubelet, they count it as a restart, and have its logs.
+// the resources of the machine are released.
 func (w *worker) cleanUp(ctx context.Context, cause Cause) outcome {
 	cfg := w.pool.cfg
 	if w.end == nil || !w.end.Removed {
@@ -206,13 +205,6 @@ func (w *worker) cleanUp(ctx context.Context, cause Cause) outcome {
 	}
 	ctx, span := w.span(ctx, "pod.finish", cause)
 	defer span.End()
-	if next := w.pool.nextLife(w.uid); next != nil && next.Spec.RestartPolicy == v1.RestartPolicyAlways {
-		if err := cfg.Runtime.ReleasePod(ctx, w.pod); err != nil {
-			w.warnOfClaims(ctx, err)
-			return w.failed(ctx, span, fmt.Errorf("give back what the pod held: %w", err), transientDelay)
-		}
-		return outcome{input: InputCleaned}
-	}
 	observed, err := w.observe(ctx, cfg.EndObserver)
 	if err != nil {
 		return w.failed(ctx, span, err, transientDelay)
