@@ -91,6 +91,7 @@ func (r *rig) fillsUp(ctx context.Context, t *testing.T, disk *smallDisk) {
 func (r *rig) breaks(ctx context.Context, t *testing.T, disk *smallDisk) {
 	t.Helper()
 	said := r.logged(t)
+	disk.sync() // nobody else syncs the manifests to disk, and the repair removes what is in the journal only
 	if !disk.fail() {
 		t.Log("this kernel lets nobody read an ext4 after an error")
 		return
@@ -237,6 +238,11 @@ func (d *smallDisk) empty() {
 	if err := os.Remove(d.ballast()); err != nil {
 		d.t.Fatal(err)
 	}
+}
+
+func (d *smallDisk) sync() {
+	d.t.Helper()
+	d.run("sync", "-f", d.dir)
 }
 
 // fail has the kernel find an error in the file system, and returns whether that is read-only then. Linux 6.12 to 6.14

@@ -65,9 +65,10 @@ type Book struct {
 
 // entry is one pod.
 type entry struct {
-	// mu is held over a write, because it orders the versions of the pod's file.
+	// mu is held over a write, which statedir.Inform bounds, because it orders the versions of the pod's file.
 	mu     sync.Mutex
 	record record
+	file   statedir.Writer
 	// known is a copy of record for readers, which must not wait for the disk.
 	known atomic.Pointer[record]
 	// unsaved is true if the last write failed; the next change writes again.
@@ -278,7 +279,8 @@ func (b *Book) Forget(uid types.UID) error {
 	if b.cfg.Dir == "" {
 		return nil
 	}
-	if err := os.Remove(b.path(uid)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	err := e.file.Write(func() error { return os.Remove(b.path(uid)) })
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove the record of a terminating pod: %w", err)
 	}
 	return nil
@@ -317,7 +319,9 @@ func (b *Book) change(uid types.UID, apply func(*record) bool) error {
 		return fmt.Errorf("write the record of a terminating pod: %w", err)
 	}
 	// Not synced: see the package comment.
-	err = statedir.WriteIn(b.cfg.Dir, func() error { return statedir.ReplaceFile(b.path(uid), data, fileMode) })
+	err = e.file.Write(func() error {
+		return statedir.WriteIn(b.cfg.Dir, func() error { return statedir.ReplaceFile(b.path(uid), data, fileMode) })
+	})
 	e.unsaved = err != nil
 	if err != nil {
 		return fmt.Errorf("write the record of a terminating pod: %w", err)

@@ -2,6 +2,7 @@ package gracebook_test
 
 import (
 	"errors"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -12,7 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/gracebook"
+	"github.com/quartet-node/quartet/test/eventually"
 )
 
 // machine is a machine with a clock that the test sets.
@@ -222,6 +225,47 @@ func TestADiskThatFailsEndsNoPodLater(t *testing.T) {
 }
 
 // TestWithoutADirectoryTheBookBeginsEmpty has a file in the place of the directory at the start.
+// TestADiskThatHangsEndsNoPodLater has a write of one pod's file wait for a reader, and then go on.
+func TestADiskThatHangsEndsNoPodLater(t *testing.T) {
+	m := newMachine(t)
+	b := m.open()
+	pipe := filepath.Join(m.dir, "a.json.tmp")
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := b.Left("a", 60); left != 60 || !errors.Is(err, statedir.ErrHangs) {
+		t.Errorf("%d s left (%v), want 60 s and %v", left, err, statedir.ErrHangs)
+	}
+	m.now += 20 * time.Second
+	if left, ok := b.Remaining("a"); !ok || left != 40 {
+		t.Errorf("%d s left (%v), want 40 s", left, ok)
+	}
+	m.left(b, "b", 60, 60)
+	if err := b.NotePreStop("a", "c1"); !errors.Is(err, statedir.ErrHangs) {
+		t.Errorf("the end of a hook: %v, want %v", err, statedir.ErrHangs)
+	}
+
+	reader, err := os.Open(pipe)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadAll(reader); err != nil {
+		t.Error(err)
+	}
+	if err := reader.Close(); err != nil {
+		t.Error(err)
+	}
+	eventually.That(t, "the last change is in the file", func() bool {
+		// A pipe is in its place until the second write.
+		info, err := os.Lstat(filepath.Join(m.dir, "a.json"))
+		return err == nil && info.Mode().IsRegular()
+	})
+	again := m.open()
+	if left, ok := again.Remaining("a"); !ok || left != 40 || !again.PreStopped("a", "c1") {
+		t.Errorf("after a restart %d s left (%v), want 40 s, and the hook that has ended", left, ok)
+	}
+}
+
 func TestWithoutADirectoryTheBookBeginsEmpty(t *testing.T) {
 	m := newMachine(t)
 	if err := os.WriteFile(m.dir, []byte("in the way"), 0o600); err != nil {
