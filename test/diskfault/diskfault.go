@@ -198,7 +198,10 @@ func install() error {
 // receive returns the listener that a launcher sends.
 func receive(from int) (listener int, err error) {
 	oob := make([]byte, unix.CmsgSpace(4))
-	_, n, _, _, err := unix.Recvmsg(from, make([]byte, 1), oob, unix.MSG_CMSG_CLOEXEC)
+	n, err := 0, error(unix.EINTR)
+	for errors.Is(err, unix.EINTR) {
+		_, n, _, _, err = unix.Recvmsg(from, make([]byte, 1), oob, unix.MSG_CMSG_CLOEXEC)
+	}
 	if err != nil {
 		return 0, err
 	}
