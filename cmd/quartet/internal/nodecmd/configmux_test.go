@@ -40,7 +40,7 @@ func TestPodsComeFromAConfigmuxElsewhere(t *testing.T) {
 		t.Fatal(err)
 	}
 	opts := Options{
-		StateDir: dir, HostnameOverride: "node-1", Kubeconfig: kubeconfig, Configmux: got, Network: NetworkFlags{Files: files},
+		StateDir: dir, NodeFlags: node1, Kubeconfig: kubeconfig, Configmux: got, Network: NetworkFlags{Files: files},
 	}
 	if got := opts.Configmux.Services(); slices.Contains(got, layout.ConfigMux) || len(got) != 3 {
 		t.Errorf("%v are started, want all but configmux", got)

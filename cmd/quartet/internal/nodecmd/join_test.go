@@ -22,7 +22,7 @@ func TestANodeThatJoinsIsStartedBeforeItHas(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	opts := Options{Kubeconfig: kubeconfig, BootstrapKubeconfig: bootstrap, HostnameOverride: "node-1", StateDir: dir}
+	opts := Options{Kubeconfig: kubeconfig, BootstrapKubeconfig: bootstrap, NodeFlags: node1, StateDir: dir}
 	for _, service := range layout.Services() {
 		cfg, err := nodeconfig.Parse(service, opts.args(l, service), io.Discard)
 		if err != nil {

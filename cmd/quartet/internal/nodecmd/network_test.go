@@ -184,8 +184,8 @@ func TestARestartEndsNoOtherPart(t *testing.T) {
 			}
 			files := authority.New(t, "ca").Issue(t, t.TempDir(), authority.Request{Name: "node-1"})
 			n := startParts(t, Options{
-				HostnameOverride: "node-1",
-				Network:          NetworkFlags{Listen: listen, Files: files, ObserveNames: "laptop"},
+				NodeFlags: node1,
+				Network:   NetworkFlags{Listen: listen, Files: files, ObserveNames: "laptop"},
 			})
 			for _, killed := range append([]layout.Service{layout.NodeStatus}, layout.Services()...) {
 				before := map[layout.Service]int{}
@@ -230,7 +230,7 @@ func TestSystemdStoresTheSocketsOfEachPart(t *testing.T) {
 	given := sockets.Take(systemd.Notifier{Socket: path})
 	defer given.Close() //nolint:errcheck // nothing was written
 	first, second := freePort(t), freePort(t)
-	opts := Options{HostnameOverride: "node-1", StateDir: l.StateDir(), Sockets: given, Network: NetworkFlags{
+	opts := Options{NodeFlags: node1, StateDir: l.StateDir(), Sockets: given, Network: NetworkFlags{
 		Listen: map[string]string{"pleg": fmt.Sprint("127.0.0.1:", first), "configmux": fmt.Sprint("127.0.0.1:", second)},
 		Files:  authority.New(t, "ca").Issue(t, t.TempDir(), authority.Request{Name: "node-1"}), ObserveNames: "laptop",
 	}}

@@ -64,7 +64,8 @@ type Options struct {
 	// node that does not join its cluster by itself.
 	BootstrapKubeconfig string
 	// These are passed to the services if they are set.
-	RuntimeEndpoint, AllowedUIDs, HostnameOverride, RootDir, NodeIP, NodeLabels string
+	RuntimeEndpoint, RootDir string
+	NodeFlags
 	// HostPrivileges is passed to configmux and syncloop.
 	HostPrivileges nodeconfig.PrivilegeFlags
 	// AllowUnauthenticatedAPI is passed to syncloop.
@@ -115,25 +116,12 @@ func (o *Options) addFlags(flags *pflag.FlagSet) {
 		"`address` of the container runtime, instead of the file's containerRuntimeEndpoint",
 	)
 	flags.StringVar(
-		&o.AllowedUIDs,
-		"allowed-uids",
-		"",
-		"`uids` of users, besides root, that may connect to the services' sockets, separated by commas",
-	)
-	flags.StringVar(
-		&o.HostnameOverride,
-		"hostname-override",
-		"",
-		"`name` of the node; this machine's host name when empty",
-	)
-	flags.StringVar(
 		&o.RootDir,
 		"root-dir",
 		"",
 		"`directory` of the pods' volumes and files; root in the state directory when empty",
 	)
-	flags.StringVar(&o.NodeIP, "node-ip", "", "`address` that the node reports; chosen when empty")
-	flags.StringVar(&o.NodeLabels, "node-labels", "", "`labels` for the node, key=value, separated by commas")
+	o.NodeFlags.Add(flags)
 	o.HostPrivileges.Add(flags)
 	o.CredentialProviders.Add(flags)
 	nodeconfig.AddAllowUnauthenticatedAPI(flags, &o.AllowUnauthenticatedAPI)

@@ -17,6 +17,8 @@ import (
 	"github.com/quartet-node/quartet/test/authority"
 )
 
+var node1 = NodeFlags{HostnameOverride: "node-1"}
+
 // TestEveryServiceTakesTheFlagsThatItIsStartedWith, with all options of an operator; only the clients of the API server
 // get its flags.
 func TestEveryServiceTakesTheFlagsThatItIsStartedWith(t *testing.T) {
@@ -30,15 +32,14 @@ func TestEveryServiceTakesTheFlagsThatItIsStartedWith(t *testing.T) {
 		t.Fatal(err)
 	}
 	opts := Options{
-		Kubeconfig:       kubeconfig,
-		RuntimeEndpoint:  "unix:///run/containerd.sock",
-		AllowedUIDs:      "10241",
-		HostnameOverride: "node-1",
-		RootDir:          filepath.Join(dir, "pods"),
-		NodeIP:           "198.51.100.7",
-		NodeLabels:       "a=b",
-		StateDir:         dir,
-		Log:              LogFlags{Verbosity: 4, Parts: map[string]int{"pleg": 0}, Format: nodeconfig.LogJSON},
+		Kubeconfig:      kubeconfig,
+		RuntimeEndpoint: "unix:///run/containerd.sock",
+		NodeFlags: NodeFlags{
+			AllowedUIDs: "10241", HostnameOverride: "node-1", NodeIP: "198.51.100.7", NodeLabels: "a=b",
+		},
+		RootDir:  filepath.Join(dir, "pods"),
+		StateDir: dir,
+		Log:      LogFlags{Verbosity: 4, Parts: map[string]int{"pleg": 0}, Format: nodeconfig.LogJSON},
 		CredentialProviders: nodeconfig.CredentialProviderFlags{
 			Config: filepath.Join(dir, "providers.yaml"),
 			BinDir: dir,
@@ -87,7 +88,7 @@ func TestTheFlagsOfLogsArePassedOn(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
-	opts := Options{StateDir: t.TempDir(), HostnameOverride: "node-1", Log: LogFlags{Parts: map[string]int{"kubelet": 4}}}
+	opts := Options{StateDir: t.TempDir(), NodeFlags: node1, Log: LogFlags{Parts: map[string]int{"kubelet": 4}}}
 	if err := opts.Check(); err == nil || !strings.Contains(err.Error(), `--part-verbosity: "kubelet" must be `) {
 		t.Errorf("Check() error = %v", err)
 	}
@@ -110,7 +111,7 @@ func TestAServiceIsReplacedByAProgram(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
-	opts := Options{StateDir: dir, HostnameOverride: "node-1", RuntimeEndpoint: "unix:///run/cri.sock", Programs: got}
+	opts := Options{StateDir: dir, NodeFlags: node1, RuntimeEndpoint: "unix:///run/cri.sock", Programs: got}
 	l, err := layout.New(dir)
 	if err != nil {
 		t.Fatal(err)
@@ -136,7 +137,7 @@ func TestAServiceIsReplacedByAProgram(t *testing.T) {
 func TestANodeWithoutItsPluginsIsNotStarted(t *testing.T) {
 	dir := t.TempDir()
 	opts := Options{
-		HostnameOverride:    "node-1",
+		NodeFlags:           NodeFlags{HostnameOverride: "node-1"},
 		StateDir:            dir,
 		CredentialProviders: nodeconfig.CredentialProviderFlags{Config: filepath.Join(dir, "providers.yaml"), BinDir: dir},
 	}

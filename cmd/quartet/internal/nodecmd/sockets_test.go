@@ -36,7 +36,7 @@ func TestSocketsAreThoseOfTheFileAsItIs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	opts := Options{ConfigFile: file, HostnameOverride: "node-1", StateDir: dir, Sockets: &sockets.Set{}}
+	opts := Options{ConfigFile: file, NodeFlags: node1, StateDir: dir, Sockets: &sockets.Set{}}
 	defer func() {
 		if err := opts.Sockets.Close(); err != nil {
 			t.Error(err)

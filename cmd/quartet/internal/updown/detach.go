@@ -97,13 +97,13 @@ func (n *node) foregroundArgs() []string {
 	args := []string{
 		"up", "--state-dir=" + n.layout.StateDir(), "--manifests=" + n.opts.manifests, "--kubeconfig=" + n.opts.kubeconfig,
 		"--bootstrap-kubeconfig=" + n.opts.bootstrapKubeconfig,
-		"--config=" + n.opts.config, "--pod-cidr=" + n.opts.podCIDR, "--hostname-override=" + n.opts.hostnameOverride,
+		"--config=" + n.opts.config, "--pod-cidr=" + n.opts.podCIDR,
 		"--read-only-port=" + strconv.Itoa(int(n.opts.readOnlyPort)),
 	}
 	if n.opts.healthzPortGiven {
 		args = append(args, "--"+healthzPortFlag+"="+strconv.Itoa(int(n.opts.healthzPort)))
 	}
-	return slices.Concat(args, n.opts.log.Args(), n.opts.programs.Args(), n.opts.hostPrivileges.Args(),
+	return slices.Concat(args, n.opts.node.Args(), n.opts.log.Args(), n.opts.programs.Args(), n.opts.hostPrivileges.Args(),
 		n.opts.credentialProviders.Args(), n.opts.configmux.Args(), n.opts.network.Args())
 }
 

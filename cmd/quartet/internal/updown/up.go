@@ -44,12 +44,12 @@ const (
 type upOptions struct {
 	stateDir, manifests, kubeconfig string
 	bootstrapKubeconfig             string
-	config, hostnameOverride        string
-	podCIDR                         string
+	config, podCIDR                 string
 	readOnlyPort, healthzPort       int32
 	// healthzPortGiven is true if --healthz-port is set.
 	healthzPortGiven    bool
 	detach              bool
+	node                nodecmd.NodeFlags
 	log                 nodecmd.LogFlags
 	programs            nodecmd.ProgramFlags
 	configmux           nodecmd.ConfigmuxFlags
@@ -116,12 +116,6 @@ func (o *upOptions) flagSet() *pflag.FlagSet {
 		"",
 		"`file` with a KubeletConfiguration; fields that the node's own runtime and --read-only-port need are overridden",
 	)
-	flags.StringVar(
-		&o.hostnameOverride,
-		"hostname-override",
-		"",
-		"`name` of the node; this machine's host name when empty",
-	)
 	flags.Int32Var(
 		&o.readOnlyPort,
 		"read-only-port",
@@ -140,6 +134,7 @@ func (o *upOptions) flagSet() *pflag.FlagSet {
 		"",
 		"`network` that pods get their IPv4 addresses from, instead of podCIDR of the file; a free private one is chosen when both are empty",
 	)
+	o.node.Add(flags)
 	o.hostPrivileges.Add(flags)
 	o.credentialProviders.Add(flags)
 	o.configmux.Add(flags)
@@ -356,7 +351,7 @@ func (n *node) nodeOptions() nodecmd.Options {
 		ConfigFile:          n.layout.ConfigFile(),
 		Kubeconfig:          n.opts.kubeconfig,
 		BootstrapKubeconfig: n.opts.bootstrapKubeconfig,
-		HostnameOverride:    n.opts.hostnameOverride,
+		NodeFlags:           n.opts.node,
 		HostPrivileges:      n.opts.hostPrivileges,
 		CredentialProviders: n.opts.credentialProviders,
 		StateDir:            n.layout.StateDir(),

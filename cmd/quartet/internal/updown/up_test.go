@@ -102,6 +102,32 @@ func TestUpPassesTheNetworkOn(t *testing.T) {
 	}
 }
 
+func TestUpPassesOnWhatTheNodeIs(t *testing.T) {
+	l, err := layout.New(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &node{layout: l}
+	if err := n.opts.flagSet().Parse([]string{
+		"--allowed-uids=10241,10242", "--hostname-override=edge-7", "--node-ip=198.51.100.7", "--node-labels=a=b,c=d",
+	}); err != nil {
+		t.Fatal(err)
+	}
+	want := nodecmd.NodeFlags{
+		AllowedUIDs: "10241,10242", HostnameOverride: "edge-7", NodeIP: "198.51.100.7", NodeLabels: "a=b,c=d",
+	}
+	if diff := cmp.Diff(want, n.nodeOptions().NodeFlags); diff != "" {
+		t.Errorf("in the foreground (-want +got):\n%s", diff)
+	}
+	var background upOptions
+	if err := background.flagSet().Parse(n.foregroundArgs()[1:]); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, (&node{layout: l, opts: background}).nodeOptions().NodeFlags); diff != "" {
+		t.Errorf("in the background (-want +got):\n%s", diff)
+	}
+}
+
 func TestUpRefusesSourcesThatDoNotExistBeforeItStartsAnything(t *testing.T) {
 	cmd := UpCommand()
 	cmd.SetArgs([]string{"--state-dir", t.TempDir(), "--host-pid-sources", "files"})
