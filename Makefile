@@ -339,7 +339,7 @@ test-e2e: packages build test-tools $(if $(filter true,$(CI)),$(TOOLS)/gotestsum
 	@$(call go_test,e2e-machine,$(TEST_FLAGS) -count 1 -p 1 -timeout 20m,./test/dockerhost/... ./test/compose/... ./test/vmnode/...)
 	@$(call go_test,e2e,$(TEST_FLAGS) -count 1 -p 3 -timeout 20m,./test/chaos/... ./test/conformance/... ./test/nodecluster/... ./test/kubeadm/... ./test/e2e/... ./test/faults/... ./test/disks/... ./test/versions/... ./test/machines/... ./test/shadow/... ./test/site/...)
 
-# It takes one and a half hours; test-e2e runs a sample of it.
+# It takes an hour; test-e2e runs a sample of it.
 .PHONY: test-hostile
 test-hostile: packages build $(CLUSTER) ## Have each file of a node fail in each way; needs root
 	@QUARTET_HOSTILE=1 go test $(TEST_FLAGS) -count 1 -timeout 2h ./test/disks

@@ -350,6 +350,7 @@ func (r *rig) recovers(
 ) {
 	t.Helper()
 	if !healthy { // it could not be evicted before
+		eventually.In(ctx, t, "the pods are known", func() bool { return r.node.Pod(ctx, pressed) != nil })
 		r.evict(ctx, t, pressed, 0)
 	}
 	r.node.WriteManifest(t, "new.yaml", manifest(added, "", "serve"))
