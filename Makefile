@@ -40,10 +40,13 @@ KUBERNETES_TESTS := $(KUBERNETES)/test
 SUITE_PROGRAMS := $(addprefix $(CONFORMANCE)/bin/,ginkgo agnhost nonewprivs)
 SUITE := $(CONFORMANCE)/bin/e2e_node.test $(SUITE_PROGRAMS) $(CONFORMANCE)/images/made
 # Without gRPC's debug pages the linker can drop unused methods: see test/linked.
-PRODUCT_FLAGS = -tags grpcnotrace -trimpath -ldflags "-s -w -X github.com/quartet-node/quartet/internal/buildinfo.version=$(VERSION)"
+PRODUCT_FLAGS = -tags grpcnotrace -trimpath -ldflags "-s -w $(STAMP)"
+STAMP = -X github.com/quartet-node/quartet/internal/buildinfo.version=$(VERSION)
+# With symbols, without optimizations, and with the paths of this checkout: for a debugger. Its -gcflags
+# replace those of GOFLAGS, by which CI leaves out debug information.
+DEBUG_FLAGS = -tags grpcnotrace -trimpath=false -gcflags "all=-N -l" -ldflags "$(STAMP)"
 ifdef DEBUG
-# With symbols, without optimizations, and with the paths of this checkout: for a debugger.
-PRODUCT_FLAGS = -tags grpcnotrace -trimpath=false -gcflags "all=-N -l" -ldflags "-X github.com/quartet-node/quartet/internal/buildinfo.version=$(VERSION)"
+PRODUCT_FLAGS = $(DEBUG_FLAGS)
 endif
 # The images of pods; the bundled runtime imports them.
 POD_IMAGES := $(BIN)/images/hello.tar $(BIN)/images/pause.tar
@@ -57,7 +60,7 @@ MAKE_IMAGE := go -C tools/images run .
 # The four processes of the last release, which tests run beside those of this commit.
 RELEASED := $(BIN)/released/syncloop
 # A machine that cannot start a Docker engine skips the tests that need one, and builds nothing for them.
-DOCKER_TOOLS := $(if $(shell command -v dockerd),$(TOOLS)/docker-compose $(BIN)/images/jaeger-standin.tar)
+DOCKER_TOOLS := $(if $(shell command -v dockerd),$(TOOLS)/docker-compose $(BIN)/images/jaeger-standin.tar $(TOOLS)/dlv)
 
 .PHONY: help
 help: ## List the targets
@@ -287,6 +290,15 @@ $(TOOLS)/docker-compose: tools/compose/go.mod tools/compose/go.sum
 	@CGO_ENABLED=0 $(PART) docker-compose go -C tools/compose build -trimpath -ldflags "-s -w" -o $@ github.com/docker/compose/v5/cmd
 	@touch $@
 
+$(TOOLS)/dlv: tools/delve/go.mod tools/delve/go.sum
+	@CGO_ENABLED=0 $(PART) dlv go -C tools/delve build -trimpath -ldflags "-s -w" -o $@ github.com/go-delve/delve/cmd/dlv
+	@touch $@
+
+# syncloop as DEBUG=1 builds it, for the test with a debugger.
+.PHONY: debug-syncloop
+debug-syncloop:
+	@CGO_ENABLED=0 $(PART) "syncloop (debug)" go build $(DEBUG_FLAGS) -o $(BIN)/debug/ ./cmd/syncloop
+
 # A replacement of Jaeger's own image for machines that cannot pull it.
 $(BIN)/images/jaeger-standin.tar: $(TOOLS)/jaeger $(wildcard tools/images/*.go) tools/images/go.mod
 	@mkdir -p $(@D)
@@ -335,7 +347,7 @@ test-unit: packages build $(if $(filter true,$(CI)),$(TOOLS)/gotestsum build-ser
 # The first two inspect the whole machine, and the third emulates one, so nothing runs beside them. Chaos and the node of a
 # cluster mostly wait.
 .PHONY: test-e2e
-test-e2e: packages build test-tools $(if $(filter true,$(CI)),$(TOOLS)/gotestsum) $(if $(DOCKER_TOOLS),service-images) ## Run the end-to-end tests on real containers; needs root
+test-e2e: packages build test-tools $(if $(filter true,$(CI)),$(TOOLS)/gotestsum) $(if $(DOCKER_TOOLS),service-images debug-syncloop) ## Run the end-to-end tests on real containers; needs root
 	@$(call go_test,e2e-machine,$(TEST_FLAGS) -count 1 -p 1 -timeout 20m,./test/dockerhost/... ./test/compose/... ./test/vmnode/...)
 	@$(call go_test,e2e,$(TEST_FLAGS) -count 1 -p 3 -timeout 20m,./test/chaos/... ./test/conformance/... ./test/nodecluster/... ./test/kubeadm/... ./test/e2e/... ./test/faults/... ./test/disks/... ./test/versions/... ./test/machines/... ./test/shadow/... ./test/site/...)
 
