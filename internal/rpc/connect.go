@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -24,6 +26,8 @@ const (
 	UsersFile = "users"
 	// maxUsersFile bounds the size of the file.
 	maxUsersFile = 64 << 10
+	// accessTimeout bounds the wait for the first byte of a server. It sends one at once, or closes the connection.
+	accessTimeout = 200 * time.Millisecond
 )
 
 // ImpostorError is the refusal of a socket whose process runs as a user that may not be the service.
@@ -51,6 +55,38 @@ func (e *ImpostorError) Error() string {
 			e.Service, e.Owner.UID, e.Users)
 	}
 	return text
+}
+
+// RefusedError is the refusal of this process's user by a service.
+type RefusedError struct {
+	// Address is the address of the service's socket.
+	Address string
+	// UID is the user.
+	UID int
+}
+
+// Error implements error.
+func (e *RefusedError) Error() string {
+	return fmt.Sprintf("%s refuses user %d, who has no role there: run the command as root, or start the service with a role for the user, "+
+		"such as --observe-uids=%[2]d", e.Address, e.UID)
+}
+
+// CheckAccess returns a *RefusedError if the service of an address has closed a new connection at once, as it does with
+// a user who has no role. Root has every role. Nothing may have been sent on the connection, which is not usable after
+// that.
+func CheckAccess(conn net.Conn, address string) error {
+	uid := os.Geteuid()
+	if uid == 0 {
+		return nil
+	}
+	if err := conn.SetReadDeadline(time.Now().Add(accessTimeout)); err != nil {
+		return fmt.Errorf("%s: %w", address, err)
+	}
+	_, err := conn.Read(make([]byte, 1))
+	if errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE) {
+		return &RefusedError{Address: address, UID: uid}
+	}
+	return nil
 }
 
 // Connect connects to the process that serves an address, unix:///ABSOLUTE/PATH or unix-abstract:NAME. The process must
@@ -206,13 +242,14 @@ func userID(text string) (int, error) {
 	return strconv.Atoi(known.Uid)
 }
 
-// CheckServer connects to the process that serves an address, and returns the *ImpostorError if there is one. Any other
-// failure to connect is no error.
+// CheckServer connects to the process that serves an address, and returns the *ImpostorError or the *RefusedError if
+// there is one. Any other failure to connect is no error.
 func CheckServer(ctx context.Context, address string) error {
 	conn, err := Connect(ctx, address)
 	if err == nil {
+		err = CheckAccess(conn, address)
 		_ = conn.Close() // nothing was sent on it
-		return nil
+		return err
 	}
 	var impostor *ImpostorError
 	if errors.As(err, &impostor) {

@@ -11,11 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pingAs connects to the socket as a user and group, sends the HTTP/2 preface, and returns the number of received bytes
-// at the end of the connection or after a minute.
-func pingAs(t *testing.T, path string, uid, gid int) int {
+// as calls a function as a user and group.
+func as[R any](t *testing.T, uid, gid int, call func() R) R {
 	t.Helper()
-	answers := make(chan int, 1)
+	answers := make(chan R, 1)
 	go func() {
 		// The thread keeps the other identity and ends with the goroutine.
 		runtime.LockOSThread()
@@ -25,9 +24,16 @@ func pingAs(t *testing.T, path string, uid, gid int) int {
 		if _, _, errno := syscall.RawSyscall(syscall.SYS_SETRESUID, ^uintptr(0), uintptr(uid), ^uintptr(0)); errno != 0 {
 			t.Errorf("setresuid(%d): %v", uid, errno)
 		}
-		answers <- ping(t, path)
+		answers <- call()
 	}()
 	return <-answers
+}
+
+// pingAs connects to the socket as a user and group, sends the HTTP/2 preface, and returns the number of received bytes
+// at the end of the connection or after a minute.
+func pingAs(t *testing.T, path string, uid, gid int) int {
+	t.Helper()
+	return as(t, uid, gid, func() int { return ping(t, path) })
 }
 
 func ping(t *testing.T, path string) int {

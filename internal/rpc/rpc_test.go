@@ -237,7 +237,14 @@ func TestForeignUsersAreRefused(t *testing.T) {
 	if got := pingAs(t, path, foreign, foreign); got != 0 {
 		t.Errorf("the server sent %d bytes to a foreign user, want the connection closed", got)
 	}
+	refused := as(t, foreign, foreign, func() error { return rpc.CheckServer(t.Context(), "unix://"+path) })
+	if want := "unix://" + path + " refuses user 65534, who has no role"; !strings.HasPrefix(fmt.Sprint(refused), want) {
+		t.Errorf("a foreign user is told %v, want %s", refused, want)
+	}
 	for _, uid := range []int{0, allowed} {
+		if err := as(t, uid, uid, func() error { return rpc.CheckServer(t.Context(), "unix://"+path) }); err != nil {
+			t.Errorf("user %d is told %v", uid, err)
+		}
 		if got := pingAs(t, path, uid, uid); got == 0 {
 			t.Errorf("the server sent nothing to user %d", uid)
 		}

@@ -98,7 +98,7 @@ type serviceFacts struct {
 	// owner is the process that listens on it, or ownerErr why there is none.
 	owner    rpc.Owner
 	ownerErr error
-	// impostor is set if the process runs as a user that may not be the service.
+	// impostor is set if the process runs as a user that may not be the service, or refuses the user of this one.
 	impostor error
 	// healthErr is why it does not serve.
 	healthErr error
@@ -233,6 +233,8 @@ func (p *patient) judgeService(facts serviceFacts) []machine.Finding {
 		return fault(facts.socket+" is not a socket", "move it away; "+p.startService(facts.service))
 	case facts.ownerErr != nil:
 		return fault("nobody listens on "+facts.socket+": it was killed", p.startService(facts.service))
+	case errors.As(facts.impostor, new(*rpc.RefusedError)):
+		return fault(facts.impostor.Error(), "run the command as root")
 	case facts.impostor != nil:
 		return fault(facts.impostor.Error(), "ps -p "+strconv.Itoa(facts.owner.PID)+" shows the process")
 	case facts.healthErr != nil:

@@ -46,8 +46,12 @@ func connect(ctx context.Context, stateDir string, service layout.Service, addre
 	if err != nil {
 		return nil, unreachable(stateDir, service, address, err)
 	}
+	refused := rpc.CheckAccess(probe, address)
 	if err := probe.Close(); err != nil {
 		return nil, fmt.Errorf("reaching %s at %s: %w", service, address, err)
+	}
+	if refused != nil {
+		return nil, refused
 	}
 	return rpc.Dial(address)
 }
