@@ -67,8 +67,8 @@ type RefusedError struct {
 
 // Error implements error.
 func (e *RefusedError) Error() string {
-	return fmt.Sprintf("%s refuses user %d, who has no role there: run the command as root, or start the service with a role for the user, "+
-		"such as --observe-uids=%[2]d", e.Address, e.UID)
+	return fmt.Sprintf("%s refuses user %d, who has no role there: run the command as root, or start the service with "+
+		"a role for the user, such as --observe-uids=%[2]d", e.Address, e.UID)
 }
 
 // CheckAccess returns a *RefusedError if the service of an address has closed a new connection at once, as it does with

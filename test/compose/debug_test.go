@@ -70,7 +70,8 @@ func newDebugger(s *stack) *debugger {
 	}
 	override := filepath.Join(s.t.TempDir(), "symbols.yaml")
 	s.must(os.WriteFile(override, fmt.Appendf(nil,
-		"services: { syncloop: { volumes: [{ type: bind, source: %q, target: /syncloop, read_only: true }] } }\n", symbols), 0o600))
+		"services: { syncloop: { volumes: [{ type: bind, source: %q, target: /syncloop, read_only: true }] } }\n",
+		symbols), 0o600))
 	d.files = []string{"-f", file, "-f", debugFile, "-f", override}
 	s.env = append(s.env, "COMPOSE_PROFILES=bundled", "DLV="+d.program, "DEBUG_PART=syncloop", "DEBUG_PORT="+d.port,
 		"OTEL_EXPORTER_OTLP_ENDPOINT=", "OTLP_ENDPOINT_IN_NETWORK=")

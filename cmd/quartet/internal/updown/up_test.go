@@ -74,56 +74,47 @@ func TestUpPassesCredentialProvidersOn(t *testing.T) {
 
 // up passes on what is served for other machines, too.
 func TestUpPassesTheNetworkOn(t *testing.T) {
-	l, err := layout.New(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	n := &node{layout: l}
-	if err := n.opts.flagSet().Parse([]string{
+	args := []string{
 		"--tls-listen=pleg=:7442,syncloop=[::1]:7443", "--tls-cert=/node.crt", "--tls-key=/node.key", "--tls-ca=/ca.crt",
 		"--observe-names=laptop,desk", "--allowed-names=admin",
-	}); err != nil {
-		t.Fatal(err)
 	}
 	want := nodecmd.NetworkFlags{
 		Listen:       map[string]string{"pleg": ":7442", "syncloop": "[::1]:7443"},
 		Files:        peertls.Files{Cert: "/node.crt", Key: "/node.key", CA: "/ca.crt"},
 		AllowedNames: "admin", ObserveNames: "laptop,desk",
 	}
-	if diff := cmp.Diff(want, n.nodeOptions().Network); diff != "" {
-		t.Errorf("in the foreground (-want +got):\n%s", diff)
-	}
-	var background upOptions
-	if err := background.flagSet().Parse(n.foregroundArgs()[1:]); err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(want, (&node{layout: l, opts: background}).nodeOptions().Network); diff != "" {
-		t.Errorf("in the background (-want +got):\n%s", diff)
-	}
+	passesOn(t, args, want, func(o nodecmd.Options) nodecmd.NetworkFlags { return o.Network })
 }
 
 func TestUpPassesOnWhatTheNodeIs(t *testing.T) {
+	args := []string{
+		"--allowed-uids=10241,10242", "--hostname-override=edge-7", "--node-ip=198.51.100.7", "--node-labels=a=b,c=d",
+	}
+	want := nodecmd.NodeFlags{
+		AllowedUIDs: "10241,10242", HostnameOverride: "edge-7", NodeIP: "198.51.100.7", NodeLabels: "a=b,c=d",
+	}
+	passesOn(t, args, want, func(o nodecmd.Options) nodecmd.NodeFlags { return o.NodeFlags })
+}
+
+// passesOn checks what a node is told by the arguments of up, in the foreground and in the background.
+func passesOn[F any](t *testing.T, args []string, want F, told func(nodecmd.Options) F) {
+	t.Helper()
 	l, err := layout.New(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
 	n := &node{layout: l}
-	if err := n.opts.flagSet().Parse([]string{
-		"--allowed-uids=10241,10242", "--hostname-override=edge-7", "--node-ip=198.51.100.7", "--node-labels=a=b,c=d",
-	}); err != nil {
+	if err := n.opts.flagSet().Parse(args); err != nil {
 		t.Fatal(err)
 	}
-	want := nodecmd.NodeFlags{
-		AllowedUIDs: "10241,10242", HostnameOverride: "edge-7", NodeIP: "198.51.100.7", NodeLabels: "a=b,c=d",
-	}
-	if diff := cmp.Diff(want, n.nodeOptions().NodeFlags); diff != "" {
+	if diff := cmp.Diff(want, told(n.nodeOptions())); diff != "" {
 		t.Errorf("in the foreground (-want +got):\n%s", diff)
 	}
 	var background upOptions
 	if err := background.flagSet().Parse(n.foregroundArgs()[1:]); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(want, (&node{layout: l, opts: background}).nodeOptions().NodeFlags); diff != "" {
+	if diff := cmp.Diff(want, told((&node{layout: l, opts: background}).nodeOptions())); diff != "" {
 		t.Errorf("in the background (-want +got):\n%s", diff)
 	}
 }
