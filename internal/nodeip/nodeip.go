@@ -1,5 +1,5 @@
-// Package nodeip finds the address of the node if --node-ip does not name one, as the kubelet does. nodestatus reports
-// the address in the Node, and syncloop uses it until it has heard nodestatus.
+// Package nodeip finds the address of the node: that of --node-ip, or else one of the machine's, as the kubelet does.
+// nodestatus reports the address in the Node, and syncloop uses it until it has heard nodestatus.
 package nodeip
 
 import (
@@ -8,6 +8,7 @@ import (
 	"errors"
 	"net"
 	"slices"
+	"strings"
 	"time"
 
 	utilnet "k8s.io/apimachinery/pkg/util/net"
@@ -21,8 +22,8 @@ const lookupTimeout = time.Second
 type Config struct {
 	// Name is the name of the node. Required.
 	Name string
-	// Family is "::" to prefer IPv6, otherwise IPv4 is preferred.
-	Family string
+	// NodeIP is a valid --node-ip: an address, one of each family, "::" to prefer IPv6, or "0.0.0.0" or "" to prefer IPv4.
+	NodeIP string
 	// Lookup returns the addresses of a name; the machine's resolver when nil.
 	Lookup func(ctx context.Context, name string) ([]net.IP, error)
 	// Own returns the addresses of the machine's interfaces; net.InterfaceAddrs when nil.
@@ -58,15 +59,29 @@ func New(cfg Config) *Finder {
 		cfg.Route = route.find
 	}
 	f := &Finder{cfg: cfg, prefer: net.IPv4zero}
-	if ip := net.ParseIP(cfg.Family); ip != nil {
+	if ip := net.ParseIP(cfg.NodeIP); ip != nil {
 		f.prefer = ip
 	}
 	return f
 }
 
-// Find returns the name of the node if that is an address, else an address of the machine that the name resolves to,
-// the preferred family first, else the address of the default route. It is nil if there is none of these.
+// Given returns the addresses that a valid --node-ip names, the primary one first; nil when it names a family or nothing.
+func Given(nodeIP string) (ips []net.IP) {
+	for part := range strings.SplitSeq(nodeIP, ",") {
+		if ip := net.ParseIP(part); ip != nil && !ip.IsUnspecified() {
+			ips = append(ips, ip)
+		}
+	}
+	return ips
+}
+
+// Find returns the primary address of --node-ip, else the name of the node if that is an address, else an address of
+// the machine that the name resolves to, the preferred family first, else the address of the default route. It is nil
+// if there is none of these. It asks for what it needs only, because a name server that does not answer delays the Node.
 func (f *Finder) Find(ctx context.Context) net.IP {
+	if given := Given(f.cfg.NodeIP); len(given) > 0 {
+		return given[0]
+	}
 	if ip := netutils.ParseIPSloppy(f.cfg.Name); ip != nil {
 		return ip
 	}

@@ -34,7 +34,7 @@ func TestTheAddressOfTheNode(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := New(Config{
-				Name: test.node, Family: test.family, Own: func() ([]net.Addr, error) { return own, nil },
+				Name: test.node, NodeIP: test.family, Own: func() ([]net.Addr, error) { return own, nil },
 				Lookup: func(_ context.Context, host string) ([]net.IP, error) {
 					if len(test.resolves) == 0 {
 						return nil, &net.DNSError{Name: host, IsNotFound: true}
@@ -56,6 +56,28 @@ func TestTheAddressOfTheNode(t *testing.T) {
 				t.Errorf("got %s, want %s", got, test.want)
 			}
 		})
+	}
+}
+
+// TestNobodyIsAskedForAnAddressThatIsGiven, because the first Node waits for the answer, and new pods wait for the Node.
+func TestNobodyIsAskedForAnAddressThatIsGiven(t *testing.T) {
+	for nodeIP, want := range map[string]string{
+		"192.168.56.10": "192.168.56.10", "192.168.56.10,fd00::5": "192.168.56.10", "fd00::5": "fd00::5",
+	} {
+		f := New(Config{
+			Name: "node-1", NodeIP: nodeIP,
+			Lookup: func(context.Context, string) ([]net.IP, error) {
+				t.Errorf("%s: a name server was asked for the node's name", nodeIP)
+				return nil, errors.New("no name server")
+			},
+			Route: func(net.IP) (net.IP, error) {
+				t.Errorf("%s: the default route was searched", nodeIP)
+				return nil, errors.New("no default route")
+			},
+		})
+		if got := f.Find(t.Context()); got.String() != want {
+			t.Errorf("%s: got %s, want %s", nodeIP, got, want)
+		}
 	}
 }
 

@@ -104,7 +104,7 @@ func serve(
 	if node.events, err = nodeEventsOf(cfg, previous.Node, logger, registry); err != nil {
 		return err
 	}
-	addresses := nodeip.New(nodeip.Config{Name: cfg.NodeName, Family: cfg.NodeIP})
+	addresses := nodeip.New(nodeip.Config{Name: cfg.NodeName, NodeIP: cfg.NodeIP})
 	var heart *heartbeat.Heart
 	var disk statedir.Writer
 	shutdowns, err := shutdownOf(cfg, to, health, registry, func(message string) {

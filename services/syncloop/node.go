@@ -4,7 +4,6 @@ import (
 	"context"
 	"net"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -87,11 +86,15 @@ func sinceBoot() time.Duration {
 // fallbackAddresses returns the node's addresses for the time before nodestatus reports them: the configured ones,
 // otherwise a detected one. It returns nil if there is neither, as on a machine without a network.
 func fallbackAddresses(ctx context.Context, cfg nodeconfig.Config) []string {
-	if cfg.NodeIP != "" && !net.ParseIP(cfg.NodeIP).IsUnspecified() {
-		return strings.Split(cfg.NodeIP, ",")
+	ips := nodeip.Given(cfg.NodeIP)
+	if len(ips) == 0 {
+		if ip := nodeip.New(nodeip.Config{Name: cfg.NodeName, NodeIP: cfg.NodeIP}).Find(ctx); ip != nil {
+			ips = []net.IP{ip}
+		}
 	}
-	if ip := nodeip.New(nodeip.Config{Name: cfg.NodeName, Family: cfg.NodeIP}).Find(ctx); ip != nil {
-		return []string{ip.String()}
+	var texts []string
+	for _, ip := range ips {
+		texts = append(texts, ip.String())
 	}
-	return nil
+	return texts
 }

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"maps"
 	"net"
-	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/nodefeatures"
+	"github.com/quartet-node/quartet/internal/nodeip"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/eviction"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/facts"
 )
@@ -71,7 +71,7 @@ func SettingsOf(cfg nodeconfig.Config, kubernetesVersion string) (Settings, erro
 	k := cfg.Kubelet
 	s := Settings{
 		Name:               cfg.NodeName,
-		IPs:                ipsOf(cfg.NodeIP),
+		IPs:                nodeip.Given(cfg.NodeIP),
 		ChoosesIP:          cfg.NodeIP != "",
 		ExternalCloud:      cfg.ExternalCloud,
 		ControllerAttaches: ptr.Deref(k.EnableControllerAttachDetach, true),
@@ -177,16 +177,6 @@ func Build(in Input) State {
 	node.Status.Conditions = conditions(in, state.Eviction)
 	state.Node = node
 	return state
-}
-
-// ipsOf parses the addresses of a validated --node-ip. A family is no address.
-func ipsOf(text string) (ips []net.IP) {
-	for part := range strings.SplitSeq(text, ",") {
-		if ip := net.ParseIP(part); ip != nil && !ip.IsUnspecified() {
-			ips = append(ips, ip)
-		}
-	}
-	return ips
 }
 
 func labels(in Input) map[string]string {

@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/internal/nodeip"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/eviction"
 	"github.com/quartet-node/quartet/services/nodestatus/internal/facts"
 )
@@ -187,7 +188,7 @@ func TestConfiguredAddressComesFirst(t *testing.T) {
 // TestAFamilyIsNoAddress: the detected addresses are reported, also before a cloud provider sets them.
 func TestAFamilyIsNoAddress(t *testing.T) {
 	in := input(t)
-	in.Settings.IPs, in.Settings.ChoosesIP, in.Settings.ExternalCloud = ipsOf("::"), true, true
+	in.Settings.IPs, in.Settings.ChoosesIP, in.Settings.ExternalCloud = nodeip.Given("::"), true, true
 	node := Build(in).Node
 	want := v1.NodeAddress{Type: v1.NodeInternalIP, Address: "10.0.0.5"}
 	if got := node.Status.Addresses; got[0] != want || len(node.Annotations) > 0 {
