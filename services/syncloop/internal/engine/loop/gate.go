@@ -39,10 +39,10 @@ type gateState struct {
 // process, so that no worker overlooks a half-made pod.
 func (l *Loop) watchGate(ctx context.Context) error {
 	var last gateState
-	relisted := false
+	check := &gateCheck{pleg: l.cfg.Pleg}
 	backoff := newGateBackoff()
 	for {
-		state := l.askPleg(ctx, &relisted)
+		state := check.ask(ctx)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -53,6 +53,9 @@ func (l *Loop) watchGate(ctx context.Context) error {
 			case <-ctx.Done():
 				return ctx.Err()
 			}
+		}
+		if !state.up && check.awaitRelist(ctx) {
+			continue
 		}
 		pause := gatePeriod
 		if state.up {
@@ -72,23 +75,50 @@ func newGateBackoff() wait.Backoff {
 	return wait.Backoff{Duration: gateBackoffFirst, Factor: 2, Steps: 1 << 30, Cap: gateBackoffLast}
 }
 
-func (l *Loop) askPleg(ctx context.Context, relisted *bool) gateState {
+// gateCheck asks pleg for its health. It is for one goroutine.
+type gateCheck struct {
+	pleg Pleg
+	// answers reports whether pleg has answered the last question, and relisted whether it has relisted since the start.
+	answers, relisted bool
+}
+
+// ask returns the current state.
+func (c *gateCheck) ask(ctx context.Context) gateState {
 	ctx, cancel := context.WithTimeout(ctx, gateTimeout)
 	defer cancel()
-	reasons, network, err := l.cfg.Pleg.Health(ctx)
+	reasons, network, err := c.pleg.Health(ctx)
+	c.answers = err == nil
 	switch {
 	case err != nil:
 		return gateState{reason: "pleg does not answer: " + err.Error()}
 	case len(reasons) > 0:
 		return gateState{reason: "pleg is not healthy: " + strings.Join(reasons, "; ")}
 	}
-	if !*relisted {
-		if err := l.cfg.Pleg.Relist(ctx); err != nil {
-			return gateState{reason: "pleg has not listed the runtime yet: " + err.Error()}
-		}
-		*relisted = true
+	if err := c.relist(ctx); err != nil {
+		return gateState{reason: "pleg has not listed the runtime yet: " + err.Error()}
 	}
 	return gateState{up: true, network: network}
+}
+
+// relist has pleg relist, once.
+func (c *gateCheck) relist(ctx context.Context) error {
+	if c.relisted {
+		return nil
+	}
+	err := c.pleg.Relist(ctx)
+	c.relisted = err == nil
+	return err
+}
+
+// awaitRelist waits for the first relist of a pleg that answers and is not healthy, because that is most likely what it
+// lacks: a pause after it would delay new pods. It returns true if the relist has finished during the call.
+func (c *gateCheck) awaitRelist(ctx context.Context) bool {
+	if c.relisted || !c.answers {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, gateTimeout)
+	defer cancel()
+	return c.relist(ctx) == nil
 }
 
 // isOpen reports whether syncs are dispatched: the pods and what runs are known, and pleg is healthy.

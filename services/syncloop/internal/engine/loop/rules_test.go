@@ -44,6 +44,50 @@ func (m *scriptedPleg) Health(context.Context) (reasons []string, network string
 // Relist implements loop.Pleg.
 func (m *scriptedPleg) Relist(context.Context) error { return nil }
 
+// startingPleg is a pleg whose first relist takes some time. Until then it is not healthy.
+type startingPleg struct {
+	relisted time.Time
+	clock    clock.Clock
+}
+
+// Health implements loop.Pleg.
+func (p *startingPleg) Health(context.Context) (reasons []string, network string, err error) {
+	if p.clock.Now().Before(p.relisted) {
+		return []string{"no relist has finished yet"}, "", nil
+	}
+	return nil, "", nil
+}
+
+// Relist implements loop.Pleg.
+func (p *startingPleg) Relist(ctx context.Context) error {
+	select {
+	case <-p.clock.After(p.relisted.Sub(p.clock.Now())):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// TestPodsAreSyncedAsSoonAsPlegHasRelisted, not after a pause that is longer the longer the first relist takes.
+func TestPodsAreSyncedAsSoonAsPlegHasRelisted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const (
+			relist = 750 * time.Millisecond
+			step   = 10 * time.Millisecond
+		)
+		var relisted time.Time
+		r := start(t, func(c *loop.Config) {
+			relisted = c.Clock.Now().Add(relist)
+			c.Pleg = &startingPleg{relisted: relisted, clock: c.Clock}
+		})
+		r.source("file", true)
+		r.stepUntil("pods are synced", step, func() bool { return len(r.loop.Health().Reasons) == 0 })
+		if after := r.clock.Since(relisted); after < 0 || after > 2*step {
+			t.Errorf("pods are synced %v after pleg's first relist, want at once", after)
+		}
+	})
+}
+
 // TestAnUnwellPlegIsAskedLessAndLess: the delays are 100 ms, doubling to 5 s, and again from 100 ms after a success.
 func TestAnUnwellPlegIsAskedLessAndLess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
