@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -88,14 +89,29 @@ func (r *podRig) start(name, program string, pods int) (*agent, error) {
 	return r.startAgent(name, program, config)
 }
 
-// podSet is a number of pods whose manifests are in place.
+// podSet is a number of pods.
 type podSet struct {
+	// names are those of the pods, which end with that of the node.
 	names []string
 	files []string
 }
 
-// place puts the manifests of a number of pods in place, and returns the seconds until each is Ready in /pods.
-func (r *podRig) place(ctx context.Context, pods int) (podSet, []float64, error) {
+// place puts the manifests of a number of pods of a node in place, and returns the seconds until each is Ready in /pods.
+func (r *podRig) place(ctx context.Context, a *agent, pods int) (podSet, []float64, error) {
+	set, err := r.write(a, pods)
+	if err != nil {
+		return set, nil, err
+	}
+	begin := time.Now()
+	if err := set.rename(); err != nil {
+		return set, nil, err
+	}
+	seconds, err := untilReady(ctx, begin, set)
+	return set, seconds, err
+}
+
+// write writes the manifests of a number of pods of a node, which are not in place yet.
+func (r *podRig) write(a *agent, pods int) (podSet, error) {
 	r.batch++
 	var set podSet
 	for i := range pods {
@@ -105,18 +121,21 @@ func (r *podRig) place(ctx context.Context, pods int) (podSet, []float64, error)
 			name, benchNamespace, livenode.Image)
 		file := filepath.Join(r.manifests(), name+".json")
 		if err := os.WriteFile(hidden(file), []byte(manifest), 0o600); err != nil {
-			return set, nil, err
+			return set, err
 		}
-		set.names, set.files = append(set.names, name), append(set.files, file)
+		set.names, set.files = append(set.names, name+"-"+a.name), append(set.files, file)
 	}
-	begin := time.Now()
-	for _, file := range set.files {
+	return set, nil
+}
+
+// rename puts the manifests in place.
+func (s podSet) rename() error {
+	for _, file := range s.files {
 		if err := os.Rename(hidden(file), file); err != nil {
-			return set, nil, err
+			return err
 		}
 	}
-	seconds, err := untilReady(ctx, begin, pods, func(*v1.Pod) bool { return true })
-	return set, seconds, err
+	return nil
 }
 
 // hidden returns the name of a manifest that is not in place yet, which both nodes ignore.
@@ -136,15 +155,15 @@ func (r *podRig) takeAway(ctx context.Context, sets ...podSet) (float64, error) 
 	return untilNothingRuns(ctx, r.cri, begin, pods)
 }
 
-// untilReady returns the seconds from begin until each of a number of pods that count is Ready in /pods.
-func untilReady(ctx context.Context, begin time.Time, pods int, counts func(*v1.Pod) bool) ([]float64, error) {
-	ready := map[string]float64{}
+// untilReady returns the seconds from begin until each pod of a set is Ready in /pods.
+func untilReady(ctx context.Context, begin time.Time, set podSet) ([]float64, error) {
+	ready, pods := map[string]float64{}, len(set.names)
 	err := poll(ctx, time.Duration(pods)*pollPerPod, func(ctx context.Context) (bool, error) {
 		list, err := listPods(ctx)
 		now := time.Since(begin).Seconds()
 		for i := range list {
 			pod := &list[i]
-			if _, seen := ready[pod.Name]; !seen && livenode.Ready(pod) && counts(pod) {
+			if _, seen := ready[pod.Name]; !seen && livenode.Ready(pod) && slices.Contains(set.names, pod.Name) {
 				ready[pod.Name] = now
 			}
 		}

@@ -14,8 +14,8 @@ import (
 const (
 	// deaths is the most containers of a turn that are killed.
 	deaths = 10
-	// pollDeath is the interval of requests for /pods when one container is replaced.
-	pollDeath = 5 * time.Millisecond
+	// pollReady is the interval of requests for /pods when one container has started.
+	pollReady = 5 * time.Millisecond
 )
 
 // usage is what has been used of the processors so far, in seconds.
@@ -58,7 +58,7 @@ func (r *podRig) nodeTurn(
 	}
 	// Neither node has to remove what the other one has left for its garbage collection.
 	defer func() { err = errors.Join(err, a.stop(), r.removeSandboxes(context.WithoutCancel(ctx))) }()
-	first, _, err := r.place(ctx, 1)
+	first, _, err := r.place(ctx, a, 1)
 	if err != nil {
 		return t, fmt.Errorf("the first pod: %w", err)
 	}
@@ -75,7 +75,9 @@ func (r *podRig) nodeTurn(
 	if err := r.measureRest(ctx, a, idle, &t); err != nil {
 		return t, fmt.Errorf("at rest: %w", err)
 	}
-	if t.Death, err = r.nodeDeaths(ctx, name, set); err != nil {
+	w := watch(ctx, r.cri)
+	defer func() { err = errors.Join(err, w.close()) }()
+	if t.Death, err = r.nodeDeaths(ctx, w, set); err != nil {
 		return t, fmt.Errorf("killed containers: %w", err)
 	}
 	if err := a.kill(); err != nil {
@@ -85,7 +87,7 @@ func (r *podRig) nodeTurn(
 	if a, err = r.start(name, program, pods); err != nil {
 		return t, err
 	}
-	last, _, err := r.place(ctx, 1)
+	last, err := r.newPod(ctx, w, a)
 	if err != nil {
 		return t, fmt.Errorf("a new pod after the restart: %w", err)
 	}
@@ -102,7 +104,7 @@ func (r *podRig) measureStart(ctx context.Context, a *agent, pods int, t *figure
 	if err != nil {
 		return podSet{}, err
 	}
-	set, seconds, err := r.place(ctx, pods)
+	set, seconds, err := r.place(ctx, a, pods)
 	if err != nil {
 		return set, err
 	}
@@ -137,10 +139,9 @@ func (r *podRig) measureRest(ctx context.Context, a *agent, length time.Duration
 
 // nodeDeaths kills containers one after another, and returns the median of the seconds until the successor of each is
 // Ready.
-func (r *podRig) nodeDeaths(ctx context.Context, node string, set podSet) (float64, error) {
+func (r *podRig) nodeDeaths(ctx context.Context, w *watcher, set podSet) (float64, error) {
 	var seconds []float64
 	for _, name := range set.names[:min(deaths, len(set.names))] {
-		name += "-" + node // as a pod of a file is called
 		was, err := containerOf(ctx, name)
 		if err != nil {
 			return 0, err
@@ -149,15 +150,40 @@ func (r *podRig) nodeDeaths(ctx context.Context, node string, set podSet) (float
 			return 0, err
 		}
 		begin := time.Now()
-		if err := poll(ctx, pollDeath, func(ctx context.Context) (bool, error) {
-			now, err := containerOf(ctx, name)
-			return err == nil && now != "" && now != was, err
-		}); err != nil {
-			return 0, fmt.Errorf("pod %s has no other container: %w", name, err)
+		if err := untilReplaced(ctx, w, name, was); err != nil {
+			return 0, err
 		}
 		seconds = append(seconds, time.Since(begin).Seconds())
 	}
 	return figures.Median(seconds), nil
+}
+
+// newPod puts the manifest of one pod in place, and waits until it is Ready.
+func (r *podRig) newPod(ctx context.Context, w *watcher, a *agent) (podSet, error) {
+	set, err := r.write(a, 1)
+	if err != nil {
+		return set, err
+	}
+	if err := set.rename(); err != nil {
+		return set, err
+	}
+	return set, untilReplaced(ctx, w, set.names[0], "")
+}
+
+// untilReplaced waits until a container of a pod that is not the one named is Ready in /pods. Before the runtime has
+// started it, /pods is not requested: an answer has all pods of the node, and bare calls, which are compared with, share
+// the processors with no such requests.
+func untilReplaced(ctx context.Context, w *watcher, pod, was string) error {
+	if err := w.start(ctx, pod, was); err != nil {
+		return err
+	}
+	if err := poll(ctx, pollReady, func(ctx context.Context) (bool, error) {
+		now, err := containerOf(ctx, pod)
+		return err == nil && now != "" && now != was, err
+	}); err != nil {
+		return fmt.Errorf("pod %s has no other container that is Ready: %w", pod, err)
+	}
+	return nil
 }
 
 // containerOf returns the ID of the only container of a pod; "" when the pod is not Ready.

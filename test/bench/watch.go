@@ -17,18 +17,17 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// watcher follows the runtime's events, both for Quartet and for bare calls: the time of a start is when the runtime
-// reports it.
+// watcher follows the runtime's events, for nodes and for bare calls.
 type watcher struct {
 	stop context.CancelFunc
 	done chan error
 
 	mu sync.Mutex
-	// started and stopped have the times at which the start and the end of a container were reported.
-	started, stopped map[string]time.Time
-	// inSandbox has the containers that were started in a sandbox, in order.
-	inSandbox map[string][]string
-	changed   chan struct{}
+	// stopped has the time at which the end of a container was reported.
+	stopped map[string]time.Time
+	// ofPod has the containers of a pod, by its name, that were started, with the time at which that was reported.
+	ofPod   map[string]map[string]time.Time
+	changed chan struct{}
 }
 
 // watch subscribes to the events. Close ends it.
@@ -36,7 +35,7 @@ func watch(ctx context.Context, runtime internalapi.RuntimeService) *watcher {
 	ctx, stop := context.WithCancel(klog.NewContext(ctx, logr.Discard())) // the client logs its end
 	w := &watcher{
 		stop: stop, done: make(chan error, 1), changed: make(chan struct{}),
-		started: map[string]time.Time{}, stopped: map[string]time.Time{}, inSandbox: map[string][]string{},
+		stopped: map[string]time.Time{}, ofPod: map[string]map[string]time.Time{},
 	}
 	events := make(chan *runtimev1.ContainerEventResponse)
 	ended := make(chan error, 1)
@@ -73,14 +72,17 @@ func (w *watcher) close() error {
 
 func (w *watcher) note(e *runtimev1.ContainerEventResponse) {
 	now := time.Now()
-	id, sandbox := e.GetContainerId(), e.GetPodSandboxStatus().GetId()
+	id, sandbox := e.GetContainerId(), e.GetPodSandboxStatus()
+	pod := sandbox.GetMetadata().GetName()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch e.GetContainerEventType() {
 	case runtimev1.ContainerEventType_CONTAINER_STARTED_EVENT:
-		if _, known := w.started[id]; !known && id != sandbox {
-			w.started[id] = now
-			w.inSandbox[sandbox] = append(w.inSandbox[sandbox], id)
+		if w.ofPod[pod] == nil {
+			w.ofPod[pod] = map[string]time.Time{}
+		}
+		if _, known := w.ofPod[pod][id]; !known && id != sandbox.GetId() {
+			w.ofPod[pod][id] = now
 		}
 	case runtimev1.ContainerEventType_CONTAINER_STOPPED_EVENT:
 		if _, known := w.stopped[id]; !known {
@@ -120,6 +122,22 @@ func (w *watcher) end(ctx context.Context, container string) error {
 		return at, ended
 	})
 	return err
+}
+
+// start waits for the start of a container of a pod that is not the one named.
+func (w *watcher) start(ctx context.Context, pod, except string) error {
+	_, err := w.until(ctx, func() (time.Time, bool) {
+		for id, at := range w.ofPod[pod] {
+			if id != except {
+				return at, true
+			}
+		}
+		return time.Time{}, false
+	})
+	if err != nil {
+		return fmt.Errorf("wait for the start of a container of pod %s: %w", pod, err)
+	}
+	return nil
 }
 
 // killProcess kills the program of a container, as a crash would end it.
