@@ -1,10 +1,10 @@
-// Package memory keeps the heap of a process small, above all at rest.
+// Package memory keeps a process small, above all at rest.
 //
 // Go collects garbage when the heap has doubled, and returns the pages of a busy time to the kernel slowly. It never
 // moves an object, so what stays of a busy time is spread over many pages, the more the larger the heap was. A node is
 // at rest most of the time, and has five processes: what each keeps for the next busy time is paid five times. So a
 // process collects when its heap has grown by a half, from its start on. At rest it collects when the heap has grown by
-// a quarter, and has returned the free pages once.
+// a quarter, and has returned the free pages once. It has then given up the pages of its program, too.
 package memory
 
 import (
@@ -51,7 +51,7 @@ type heap interface {
 	allocated() uint64
 	// setPercent sets by how many percent the heap grows between collections, and returns the earlier value.
 	setPercent(percent int) int
-	// release shrinks stacks and returns free pages to the kernel.
+	// release shrinks stacks, returns free pages to the kernel and gives up those of the program.
 	release()
 }
 
@@ -121,4 +121,5 @@ func (*processHeap) release() {
 		runtime.GC()
 	}
 	debug.FreeOSMemory() // collects, too
+	releaseProgram()
 }
