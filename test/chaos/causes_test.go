@@ -21,6 +21,7 @@ const (
 	causeLost         = "the runtime has no record of the one before"
 	causeNeverStarted = "created and never started"
 	causeUnknown      = "state unknown"
+	causeLife         = "the pod came back"
 )
 
 // said is the log's record of one start.
@@ -222,6 +223,10 @@ func (q *inquiry) causeWrong(i, before *instance) string {
 			if known && before.spec == i.spec || !q.changedBetween(before, i) {
 				wrong = "it was made from the same"
 			}
+		case name == causeLife:
+			if before.sandbox == i.sandbox || !q.changedBetween(before, i) {
+				wrong = "its pod was not removed"
+			}
 		case name == causeSandbox:
 			wrong = q.sandboxWrong(i, before)
 		case name == causeLost:
@@ -249,10 +254,17 @@ func (q *inquiry) sandboxWrong(i, before *instance) string {
 	switch {
 	case before.sandbox == i.sandbox:
 		return "it is in the same sandbox"
+	case q.ofEarlierLife(i, before):
 	case !q.deeds.ended[before.sandbox] && !during(before, q.deeds.runtimeKilled):
 		return "the test has not ended the sandbox " + before.sandbox
 	}
 	return ""
+}
+
+// ofEarlierLife reports whether the previous container may have ended with an earlier life of its pod, because the
+// manifest was removed and written again.
+func (q *inquiry) ofEarlierLife(i, before *instance) bool {
+	return before.sandbox != i.sandbox && q.changedBetween(before, i)
 }
 
 // cutShort reports whether the node itself has removed the previous container, and it or the runtime was killed before
@@ -288,7 +300,7 @@ func (q *inquiry) endWrong(i, before *instance, lines []string) string {
 	case ends && lost:
 		return ""
 	case q.deeds.ended[before.id], q.deeds.ended[before.sandbox], during(before, q.deeds.runtimeKilled),
-		strings.HasPrefix(i.cause, causeSpec):
+		strings.HasPrefix(i.cause, causeSpec), q.ofEarlierLife(i, before):
 		return ""
 	// containerd gives up a start when its client is gone
 	case lines[2] == startErrorReason && during(before, q.deeds.callerKilled):

@@ -67,8 +67,8 @@ func TestTheExampleOfFilesDoesWhatItSays(t *testing.T) {
 	}
 }
 
-// TestAManifestThatIsRemovedAndCreatedAgainRunsItsPodAgain: the pod runs again although the content is the same.
-// Replacing a manifest by the same content restarts nothing.
+// TestAManifestThatIsRemovedAndCreatedAgainRunsItsPodAgain: the pod runs again although the content is the same, and as
+// with a kubelet its container counts as restarted, without a crash back-off. Replacing a manifest by the same content restarts nothing.
 func TestAManifestThatIsRemovedAndCreatedAgainRunsItsPodAgain(t *testing.T) {
 	text := manifest("recreated", 1, "sleep")
 	place(t, "recreated.yaml", text)
@@ -81,8 +81,8 @@ func TestAManifestThatIsRemovedAndCreatedAgainRunsItsPodAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	again := await(t, "recreated", "Ready in another life", func(p *v1.Pod) bool { return ready(p) && bare(p) != first })
-	if n := again.Status.ContainerStatuses[0].RestartCount; n != 0 {
-		t.Errorf("restart count %d of a pod that was run again", n)
+	if n := again.Status.ContainerStatuses[0].RestartCount; n != 1 {
+		t.Errorf("restart count %d of a pod that came back while it ended, want 1", n)
 	}
 	place(t, "recreated.yaml", text)
 	place(t, "recreatedlater.yaml", manifest("recreatedlater", 1, "sleep"))

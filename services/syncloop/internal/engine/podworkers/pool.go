@@ -81,6 +81,9 @@ type Endings interface {
 	Deadline(uid types.UID) (deadline time.Duration, ok bool)
 	// Forget drops a pod of which nothing runs any more.
 	Forget(uid types.UID) error
+	// NoteReplaced records that a container has ended so that another one takes its place. After an error, the next
+	// process does not know it.
+	NoteReplaced(uid types.UID, container string) error
 }
 
 // Config holds the dependencies and settings of a Pool.
@@ -290,6 +293,18 @@ func (p *Pool) Has(uid types.UID) bool {
 	}
 	for _, queue := range p.waiting {
 		if slices.ContainsFunc(queue, func(w waiter) bool { return w.uid == uid }) {
+			return true
+		}
+	}
+	return false
+}
+
+// comesBack reports whether another life of a pod, which is to run, waits for the end of the present one.
+func (p *Pool) comesBack(uid types.UID) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, queue := range p.waiting {
+		if slices.ContainsFunc(queue, func(w waiter) bool { return w.uid == uid && w.again && w.update.End == nil }) {
 			return true
 		}
 	}

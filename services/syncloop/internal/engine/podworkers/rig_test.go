@@ -34,6 +34,8 @@ type rig struct {
 	node  *fakenode.Node
 	store *podstore.Store
 	pool  *podworkers.Pool
+	// endings is the pool's.
+	endings *gracebook.Book
 	// endProcess cancels the context of the process.
 	endProcess context.CancelFunc
 	pump       sync.WaitGroup
@@ -51,14 +53,14 @@ func newRigWith(node *fakenode.Node, resync time.Duration) *rig {
 
 func newTracedRig(node *fakenode.Node, resync time.Duration, tracer trace.Tracer) *rig {
 	process, end := context.WithCancel(context.Background())
-	r := &rig{node: node, endProcess: end}
+	r := &rig{node: node, endProcess: end, endings: gracebook.InMemory(boottime.Now)}
 	logger := slog.New(counter{&r.warnings})
 	r.store = podstore.New(podstore.Config{
 		API: statusmanager.None{}, Clock: clock.RealClock{}, Tracer: tracer, Logger: logger,
 	})
 	r.store.Open()
 	r.pool = podworkers.NewPool(process, podworkers.Config{
-		Runtime: node, Observer: node, Statuses: r.store, Endings: gracebook.InMemory(boottime.Now),
+		Runtime: node, Observer: node, Statuses: r.store, Endings: r.endings,
 		Clock: clock.RealClock{}, BootTime: boottime.Now, Tracer: tracer, Logger: logger, Resync: resync,
 		Volumes: func(types.UID) []*enginev1.Volume {
 			if all := r.volumes.Load(); all != nil {

@@ -19,6 +19,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
+	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/boottime"
 	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/internal/podset"
@@ -28,6 +29,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/gracebook"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podview"
 	"github.com/quartet-node/quartet/test/eventually"
 )
 
@@ -200,6 +202,51 @@ func TestAPodThatIsEvictedWhileItWaitsForItsNameIsNeverStarted(t *testing.T) {
 	}
 }
 
+// TestANextLifeContinuesThePreviousOne: the ended containers stay, by which the next ones are counted as restarted, and
+// their ends are no crashes. A pod whose containers may be its results begins with nothing, so that it runs again.
+func TestANextLifeContinuesThePreviousOne(t *testing.T) {
+	never := v1.ContainerRestartPolicyNever
+	for name, test := range map[string]struct {
+		policy    v1.RestartPolicy
+		own       *v1.ContainerRestartPolicy
+		continues bool
+	}{
+		"always":                      {v1.RestartPolicyAlways, nil, true},
+		"on failure":                  {v1.RestartPolicyOnFailure, nil, false},
+		"never":                       {v1.RestartPolicyNever, nil, false},
+		"always, a container's never": {v1.RestartPolicyAlways, &never, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := start(t)
+			stopping, mayStop := make(chan struct{}), make(chan struct{})
+			r.node.SetScript(fakenode.Script{Kill: func(context.Context, *v1.Pod, int64) error {
+				close(stopping)
+				<-mayStop
+				return nil
+			}})
+			pod := fakenode.Pod("u1", "web", test.policy)
+			pod.Spec.Containers[0].RestartPolicy = test.own
+			r.want(pod)
+			eventually.That(t, "web runs", r.running("web"))
+			first := r.node.Container("u1")
+			r.remove("u1", podworkers.End{})
+			<-stopping
+			r.want(pod)
+			close(mayStop)
+			eventually.That(t, "web runs again", func() bool { c := r.node.Container("u1"); return c != "" && c != first && len(r.node.Running()) == 1 })
+			if cleaned := slices.Contains(r.node.Calls(), "clean u1"); cleaned == test.continues {
+				t.Errorf("its containers were removed: %v, want %v; calls: %v", cleaned, !test.continues, r.node.Calls())
+			}
+			if got := r.endings.Replaced("u1", first); got != test.continues {
+				t.Errorf("its container is known as replaced: %v, want %v", got, test.continues)
+			}
+			if test.continues && !slices.Contains(r.node.Released(), "u1") {
+				t.Errorf("what the first life held was not given back: %v", r.node.Calls())
+			}
+		})
+	}
+}
+
 // TestAStaticPodComesBackChangedWhileItEnds with the same UID: its newest version runs after the end.
 func TestAStaticPodComesBackChangedWhileItEnds(t *testing.T) {
 	r := start(t)
@@ -221,7 +268,9 @@ func TestAStaticPodComesBackChangedWhileItEnds(t *testing.T) {
 	close(mayStop)
 	eventually.That(t, "web runs as it is now", func() bool {
 		known, err := r.node.GetPodStatus(t.Context(), "u1", 0)
-		return err == nil && len(known.GetContainers()) == 1 && known.GetContainers()[0].GetImage() == "example.test/main:3"
+		return err == nil && slices.ContainsFunc(known.GetContainers(), func(c *lifecyclev1.Container) bool {
+			return podview.Running(c) && c.GetImage() == "example.test/main:3"
+		})
 	})
 }
 

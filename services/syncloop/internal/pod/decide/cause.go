@@ -36,6 +36,8 @@ const (
 	CauseAll = "a rule restarts all containers"
 	// CauseSandbox is the cause for a container whose pod needed another sandbox; the reason follows in parentheses.
 	CauseSandbox = "sandbox replaced"
+	// CauseLife is the cause for a container of a pod that came back while it ended.
+	CauseLife = "the pod came back"
 )
 
 // causeOf returns why a container is started. lost is true if its logs show a later container than the runtime's
@@ -54,13 +56,17 @@ func (d *decision) causeOf(c *v1.Container, lost bool) string {
 	case lost:
 		return strings.Join(append(causes, CauseLost), ", ")
 	}
-	if latest.GetSandboxId() != d.SandboxID {
+	comesBack := d.comesBack(latest)
+	switch {
+	case comesBack:
+		causes = append(causes, CauseLife)
+	case latest.GetSandboxId() != d.SandboxID:
 		causes = append(causes, d.sandboxReplaced())
 	}
 	if podlabels.Changed(c, latest.GetAnnotations()) {
 		causes = append(causes, CauseSpecChanged)
 	}
-	if d.madeAgain(c, latest) {
+	if !comesBack && d.madeAgain(c, latest) {
 		causes = append(causes, CauseResized)
 	}
 	if d.livenessFailed(c, latest) {
@@ -73,6 +79,12 @@ func (d *decision) causeOf(c *v1.Container, lost bool) string {
 		causes = append(causes, end)
 	}
 	return strings.Join(causes, ", ")
+}
+
+// comesBack reports whether a container has ended with an earlier life of the pod. One that was killed to get other
+// resources is replaced in its own sandbox.
+func (d *decision) comesBack(latest *lifecyclev1.Container) bool {
+	return d.replaced(latest) && latest.GetSandboxId() != d.SandboxID
 }
 
 // sandboxReplaced returns why the pod has left the sandbox of a container: the present decision, or the reason recorded

@@ -22,6 +22,11 @@ func causes(a decide.Actions) string {
 	return strings.Join(lines, "\n")
 }
 
+// cameBack is a pod all of whose containers have ended with its earlier life.
+func cameBack(_ *v1.Pod, _ *lifecyclev1.PodStatus, f *decide.Facts) {
+	f.Replaced = func(string) bool { return true }
+}
+
 func TestEveryStartHasItsCause(t *testing.T) {
 	failed := func(string) decide.ProbeResult { return decide.Failure }
 	const noSandbox, notReady = "sandbox replaced (no pod sandbox exists)", "sandbox replaced (pod sandbox is not ready)"
@@ -71,6 +76,15 @@ func TestEveryStartHasItsCause(t *testing.T) {
 		{"sandbox died, state unknown", "a", "s0:notready a@s0:unknown", nil, "a 1: " + notReady + ", state unknown"},
 		{"sandbox died before anything ran", "a", "s0:notready", nil, "a 0: first start"},
 		{"left running in another sandbox", "a b", "s0:notready a@s0:running s1:ready b@s1:running", nil, "a 1: sandbox replaced"},
+
+		{"came back while it ended", "a", "s0:notready a@s0:exited=143,rc=1,ended=0s", cameBack, "a 2: the pod came back, exited with 143"},
+		{"came back changed", "a", "s0:notready a@s0:exited=143,rc=1,ended=0s",
+			func(p *v1.Pod, s *lifecyclev1.PodStatus, f *decide.Facts) {
+				cameBack(p, s, f)
+				changeImage(p, s, f)
+			}, "a 2: the pod came back, spec changed, exited with 143"},
+		{"came back, in its sandbox", "init:i a", "s0:notready i@s0:exited=0 a@s0:exited=0 s1:ready i@s1:exited=0,rc=1", cameBack,
+			"a 1: the pod came back, exited with 0"},
 
 		{"all removed", "a", "", logged("a 3"), "a 3: the runtime has no record of the one before"},
 		{"one removed", "a b", "s0:ready b@s0:running", logged("a 1"), "a 1: the runtime has no record of the one before"},

@@ -49,8 +49,8 @@ type Facts struct {
 	BackoffMax time.Duration
 	// Liveness and Startup return the results of probes by container ID; nil without a prober.
 	Liveness, Startup func(containerID string) ProbeResult
-	// Replaced reports whether a container was killed as [SpecChanged] or [Resized], possibly by an earlier process; nil
-	// if that is not recorded.
+	// Replaced reports whether a container was killed as [SpecChanged] or [Resized], or has ended with an earlier life of
+	// its pod, possibly by an earlier process; nil if that is not recorded.
 	Replaced func(containerID string) bool
 	// Resized is true for a pod with a resize since its start. Actuated holds the present resources of its containers.
 	Resized  bool
