@@ -4,7 +4,8 @@
 // was full: only the book shows that they ran.
 //
 // What the book says counts at once, also while it cannot be written: a pod is evicted above all when the disk is full.
-// One goroutine writes the file, and retries until it succeeds. Meanwhile a spare file on another disk has the book.
+// One goroutine writes the file, and retries until it succeeds. Meanwhile a spare file on another disk has the book, or,
+// while the book cannot be read either, the evictions of that time.
 package evictionbook
 
 import (
@@ -38,7 +39,7 @@ type Config struct {
 	// Path is the file, in an existing directory.
 	Path string
 	// Spare is a file for the book on another disk, for example in memory, while it cannot be written at Path; empty for
-	// none.
+	// none. Beside it is a file for the evictions of the time in which the book cannot be read.
 	Spare string
 	// Node is the name of this node. A file of another one is damaged; empty accepts any.
 	Node string
@@ -65,13 +66,20 @@ type Book struct {
 	version int
 	// spared is true if the spare file has the last change that was to be written. Only the goroutine that writes uses it.
 	spared bool
+	// kept is the version in the file of meanwhile, and attempt is closed when the last read of readAgain has ended. Only
+	// the goroutine that writes uses them.
+	kept    int
+	attempt <-chan struct{}
 }
 
 // Open reads the book; it is empty if there is no file. A damaged file is set aside: what can be read of it counts, and
 // evicted pods that are missing in it start again. A file that cannot be read stays, see Unread. The log says so. A
 // spare file counts instead, because it is there only if it is newer.
 func Open(cfg Config) *Book {
-	b := &Book{cfg: cfg, entries: map[types.UID]podstore.Eviction{}, dropped: map[types.UID]bool{}}
+	ended := make(chan struct{})
+	close(ended)
+	b := &Book{cfg: cfg, entries: map[types.UID]podstore.Eviction{}, dropped: map[types.UID]bool{}, attempt: ended}
+	b.recall()
 	b.read()
 	if err := b.Unread(); err != nil {
 		cfg.Logger.Error("the record of the evicted pods cannot be read, and is tried again: pods of which nothing runs are not started before",
@@ -101,7 +109,7 @@ func (b *Book) read() {
 		changed = true // what was recovered is written
 	}
 	before := len(entries)
-	maps.DeleteFunc(entries, func(_ types.UID, e podstore.Eviction) bool { return e.Boot != "" && e.Boot != b.cfg.Boot })
+	maps.DeleteFunc(entries, b.ofAnotherBoot)
 	changed = changed || len(entries) < before
 
 	b.mu.Lock()
@@ -119,6 +127,11 @@ func (b *Book) read() {
 	if clear(b.dropped); changed {
 		b.version++
 	}
+}
+
+// ofAnotherBoot reports whether an eviction is valid for an earlier boot only.
+func (b *Book) ofAnotherBoot(_ types.UID, e podstore.Eviction) bool {
+	return e.Boot != "" && e.Boot != b.cfg.Boot
 }
 
 // readSpare reads the spare file; ok is false if there is none or it is damaged.
@@ -289,19 +302,6 @@ func (b *Book) write() {
 	}
 }
 
-// readAgain reads a file that could not be read, and returns whether the book is complete.
-func (b *Book) readAgain() bool {
-	if b.Unread() == nil {
-		return true
-	}
-	b.read()
-	if b.Unread() != nil {
-		return false
-	}
-	b.cfg.Logger.Info("the record of the evicted pods is read", telemetry.KeyFile, b.cfg.Path, "pods", len(b.UIDs()))
-	return true
-}
-
 // present returns the version of the book, and why it cannot be written.
 func (b *Book) present() (version int, err error) {
 	b.mu.Lock()
@@ -309,11 +309,17 @@ func (b *Book) present() (version int, err error) {
 	return b.version, b.unread
 }
 
-func (b *Book) save(entries map[types.UID]podstore.Eviction) error {
+// encode returns the content of a file with evictions.
+func (b *Book) encode(entries map[types.UID]podstore.Eviction) ([]byte, error) {
 	data, err := json.MarshalIndent(entries, "", "  ")
-	if err == nil {
-		data, err = statedir.WithChecksum(data, b.cfg.Node)
+	if err != nil {
+		return nil, err
 	}
+	return statedir.WithChecksum(data, b.cfg.Node)
+}
+
+func (b *Book) save(entries map[types.UID]podstore.Eviction) error {
+	data, err := b.encode(entries)
 	if err != nil {
 		return err
 	}
@@ -322,7 +328,8 @@ func (b *Book) save(entries map[types.UID]podstore.Eviction) error {
 		return statedir.WriteFileAtomic(b.cfg.Path, data, fileMode)
 	})
 	if err == nil && b.cfg.Spare != "" {
-		err = statedir.RemoveFile(b.cfg.Spare) // otherwise it would count at the next start
+		// otherwise they would count at the next start
+		err = errors.Join(statedir.RemoveFile(b.cfg.Spare), statedir.RemoveFile(b.meanwhile()))
 	}
 	return err
 }
