@@ -31,6 +31,7 @@ import (
 	"github.com/quartet-node/quartet/cmd/quartet/internal/updown"
 	"github.com/quartet-node/quartet/cmd/quartet/internal/version"
 	"github.com/quartet-node/quartet/internal/memory"
+	"github.com/quartet-node/quartet/internal/processors"
 	"github.com/quartet-node/quartet/services/configmux"
 	"github.com/quartet-node/quartet/services/nodestatus"
 	"github.com/quartet-node/quartet/services/pleg"
@@ -49,6 +50,7 @@ func mains() map[string]func() {
 
 func main() {
 	memory.Start()
+	processors.Limit()
 	if service, found := mains()[filepath.Base(os.Args[0])]; found {
 		service()
 		return

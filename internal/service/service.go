@@ -21,6 +21,7 @@ import (
 	"github.com/quartet-node/quartet/internal/logqueue"
 	"github.com/quartet-node/quartet/internal/memory"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/internal/processors"
 	"github.com/quartet-node/quartet/internal/sockets"
 	"github.com/quartet-node/quartet/internal/starting"
 	"github.com/quartet-node/quartet/internal/systemd"
@@ -44,6 +45,7 @@ func (e *ExitError) Error() string { return fmt.Sprintf("exit code %d", e.Code) 
 // error. The error is on standard error.
 func Main(name nodeconfig.Service, run Run) {
 	memory.Start()
+	processors.Limit()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	notifier := systemd.Take() // before a child process could inherit the socket
 	given := sockets.Take(notifier)
@@ -55,6 +57,9 @@ func Main(name nodeconfig.Service, run Run) {
 		os.Stderr,
 		func(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) error {
 			tel.RouteLibraryLogs()
+			if cfg.Nodes.Given() {
+				processors.All()
+			}
 			if !cfg.Shadow.On {
 				adjustOOMScore(oomScoreFile, *cfg.Kubelet.OOMScoreAdj, tel.Logger)
 			}
