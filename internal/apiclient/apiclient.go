@@ -29,6 +29,7 @@ import (
 
 	"github.com/quartet-node/quartet/internal/buildinfo"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
+	"github.com/quartet-node/quartet/internal/statedir"
 )
 
 // Config holds the address, the identity and the limits of a client.
@@ -97,7 +98,7 @@ type Client struct {
 }
 
 // New returns a client. It sends no request, so the API server need not be reachable yet. It fails where [RESTConfig]
-// fails.
+// fails, except on a failing disk, see [statedir.OnFailingDisk]: then requests fail until the file can be read.
 func New(cfg Config) (*Client, error) {
 	c := &Client{dialer: newDialer()}
 	config, err := c.connect(cfg)
@@ -142,12 +143,16 @@ func (c *Client) Group(version schema.GroupVersion, types ...func(*runtime.Schem
 
 // connect sets up the connections that all requests of the client share, and returns their REST configuration.
 func (c *Client) connect(cfg Config) (*rest.Config, error) {
-	if missing(cfg) {
-		config := withClientSettings(&rest.Config{Host: nowhere}, cfg)
-		c.connections = &http.Client{Timeout: cfg.Timeout, Transport: &awaited{cfg: cfg, dialer: c.dialer}}
-		return config, nil
+	var config *rest.Config
+	isMissing := missing(cfg)
+	var err error
+	if !isMissing {
+		config, err = RESTConfig(cfg)
 	}
-	config, err := RESTConfig(cfg)
+	if isMissing || statedir.OnFailingDisk(err) {
+		c.connections = &http.Client{Timeout: cfg.Timeout, Transport: &awaited{cfg: cfg, dialer: c.dialer}}
+		return withClientSettings(&rest.Config{Host: nowhere}, cfg), nil
+	}
 	if err != nil {
 		return nil, err
 	}

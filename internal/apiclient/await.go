@@ -13,6 +13,8 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/connrotation"
+
+	"github.com/quartet-node/quartet/internal/statedir"
 )
 
 // nowhere is the server address of a client whose kubeconfig does not exist yet. No request is ever sent to it.
@@ -23,8 +25,8 @@ var ErrNotJoined = errors.New(
 	"the node has not joined its cluster yet: nodestatus writes the kubeconfig when it has, and 'quartet doctor' says what it waits for",
 )
 
-// awaited is the transport of a client whose kubeconfig does not exist yet. Each request looks for the file until it
-// exists. An invalid file fails the request with the reason.
+// awaited is the transport of a client whose kubeconfig does not exist yet, or is on a disk that does not give it. Each
+// request reads the file until it is there. An invalid file fails the request with the reason.
 type awaited struct {
 	cfg Config
 	// dialer opens the connections.
@@ -74,6 +76,9 @@ func (a *awaited) connection() (*opened, error) {
 		return nil, fmt.Errorf("%s: %w", a.cfg.Kubeconfig, ErrNotJoined)
 	}
 	config, err := RESTConfig(a.cfg)
+	if statedir.OnFailingDisk(err) {
+		return nil, fmt.Errorf("%w: it is read again with each request; check its disk", err)
+	}
 	if err != nil {
 		return nil, err
 	}

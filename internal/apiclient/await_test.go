@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/quartet-node/quartet/internal/apiclient"
@@ -63,5 +64,47 @@ func TestAKubeconfigThatIsAwaitedIsUsedWhenItIsThere(t *testing.T) {
 	cfg.Await, cfg.Kubeconfig = false, kubeconfig+"-missing"
 	if _, err := apiclient.New(cfg); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("got %v for a file that is not awaited, want that it is missing", err)
+	}
+}
+
+// TestAKubeconfigOnAFailingDiskIsReadAgain: a node goes on from its checkpoint while the disk does not give the file.
+// That is so for the file itself and for one that it names.
+func TestAKubeconfigOnAFailingDiskIsReadAgain(t *testing.T) {
+	const broken = "/proc/self/mem" // of which no read at offset 0 succeeds
+	url, dir, _ := server(t)
+	for _, name := range []string{"the kubeconfig", "the authority"} {
+		t.Run(name, func(t *testing.T) {
+			failing := filepath.Join(t.TempDir(), "failing")
+			good, file, ca := dir+"/ca.crt", failing, dir+"/ca.crt"
+			if name == "the authority" {
+				ca = failing
+			}
+			written := write(t, "server: '"+url+"', certificate-authority: "+ca, "token: "+secret)
+			if name == "the authority" {
+				file = written
+			} else {
+				good = written
+			}
+			if err := os.Symlink(broken, failing); err != nil {
+				t.Fatal(err)
+			}
+			client, err := apiclient.New(apiclient.Config{Kubeconfig: file, Service: nodeconfig.ConfigMux, ContentType: "application/json"})
+			if err != nil {
+				t.Fatalf("a failing disk ends the process: %v", err)
+			}
+			defer client.Close()
+			get := func() error {
+				return client.Core.Get().Resource("nodes").Name("node-1").Do(t.Context()).Into(&v1.Node{})
+			}
+			if err := get(); !errors.Is(err, unix.EIO) || !strings.Contains(err.Error(), failing) || !strings.Contains(err.Error(), "check its disk") {
+				t.Errorf("got %v, want an I/O error of %s and what to do", err, failing)
+			}
+			if err := errors.Join(os.Remove(failing), os.Symlink(good, failing)); err != nil {
+				t.Fatal(err)
+			}
+			if err := get(); err != nil {
+				t.Errorf("with a well disk: %v", err)
+			}
+		})
 	}
 }

@@ -71,6 +71,24 @@ func TestAnUnreadableKubeconfigIsReportedWithARemedy(t *testing.T) {
 	}
 }
 
+// TestAKubeconfigOnAFailingDiskIsNotWrong: its pods run on from the checkpoint, and the file is read again.
+func TestAKubeconfigOnAFailingDiskIsNotWrong(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := os.Symlink("/proc/self/mem", path); err != nil { // of which no read at offset 0 succeeds
+		t.Fatal(err)
+	}
+	for _, flag := range []string{"--kubeconfig=", "--bootstrap-kubeconfig="} {
+		args := []string{flag + path}
+		if flag != "--kubeconfig=" {
+			args = append(args, "--kubeconfig="+path)
+		}
+		cfg, err := Parse(NodeStatus, args, io.Discard)
+		if err != nil || cfg.Kubeconfig != path {
+			t.Errorf("%v: Parse() = %q, %v, want %q", args, cfg.Kubeconfig, err, path)
+		}
+	}
+}
+
 // TestTheFieldsOfTheAPIServerAreActedOn: no service reports them as fields without an effect.
 func TestTheFieldsOfTheAPIServerAreActedOn(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "kubelet.yaml")

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 
 	"github.com/spf13/pflag"
+
+	"github.com/quartet-node/quartet/internal/statedir"
 )
 
 // externalCloud is the only valid cloud provider.
@@ -87,6 +89,9 @@ func (f *flags) joining(service Service, cfg *Config, fail failure) {
 			// The file was removed after the node had joined, as kubeadm does.
 			path, err = filepath.Abs(f.join.bootstrapKubeconfig)
 		}
+		if statedir.OnFailingDisk(err) {
+			path, err = filepath.Abs(f.join.bootstrapKubeconfig)
+		}
 		if err != nil {
 			fail(
 				"bootstrap-kubeconfig",
@@ -105,11 +110,11 @@ func (f *flags) joining(service Service, cfg *Config, fail failure) {
 	}
 }
 
-// hasKubeconfig reports whether the file of --kubeconfig exists.
+// hasKubeconfig reports whether the file of --kubeconfig exists, be its disk well or not.
 func (f *flags) hasKubeconfig() bool {
 	if f.kubeconfig == "" {
 		return false
 	}
 	_, err := readableFile(f.kubeconfig)
-	return err == nil
+	return err == nil || statedir.OnFailingDisk(err)
 }

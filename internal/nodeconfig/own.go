@@ -11,6 +11,8 @@ import (
 
 	"github.com/spf13/pflag"
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
+
+	"github.com/quartet-node/quartet/internal/statedir"
 )
 
 // UsesAPIServer reports whether a service talks to the API server of a cluster, and therefore has --kubeconfig.
@@ -136,7 +138,7 @@ func (f *flags) ownFlags(service Service, cfg *Config, fail failure) {
 }
 
 // kubeconfigPath returns the absolute path of the kubeconfig after checking that it is readable; an awaited one may be
-// missing. In a container with the machine's root elsewhere it is a path of the machine, which is checked after
+// missing, and one on a failing disk is read again with each request. In a container with the machine's root elsewhere it is a path of the machine, which is checked after
 // syncloop has changed its root.
 func (f *flags) kubeconfigPath(awaited bool, fail failure) string {
 	if f.given("host-root") && filepath.Clean(f.hostRoot) != "/" {
@@ -146,7 +148,7 @@ func (f *flags) kubeconfigPath(awaited bool, fail failure) string {
 		return f.kubeconfig
 	}
 	path, err := readableFile(f.kubeconfig)
-	if awaited && errors.Is(err, fs.ErrNotExist) {
+	if awaited && errors.Is(err, fs.ErrNotExist) || statedir.OnFailingDisk(err) {
 		path, err = filepath.Abs(f.kubeconfig)
 	}
 	if err != nil {

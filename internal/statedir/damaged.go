@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -81,6 +82,20 @@ func (e *UnreadableError) Unwrap() error { return e.err }
 func IsUnreadable(err error) bool {
 	var unreadable *UnreadableError
 	return errors.As(err, &unreadable)
+}
+
+// OnFailingDisk reports whether an operator's file cannot be read for a reason that may pass: its disk fails. A file
+// that is missing, or that this user may not read, is wrong.
+func OnFailingDisk(err error) bool {
+	var failure *fs.PathError
+	var reason unix.Errno
+	if !errors.As(err, &failure) || !errors.As(failure.Err, &reason) {
+		return false
+	}
+	return !slices.Contains([]unix.Errno{
+		unix.ENOENT, unix.EACCES, unix.EPERM, unix.EISDIR, unix.ENOTDIR, unix.ELOOP, unix.ENAMETOOLONG, unix.EINVAL,
+		unix.ENXIO,
+	}, reason)
 }
 
 // Read reads a whole file. If there is none, the error is fs.ErrNotExist. What is no file is set aside, and the error

@@ -88,6 +88,11 @@ func New(cfg Config) (*Joiner, error) {
 		if !cfg.Rotate {
 			return nil, nil
 		}
+		if _, err := apiclient.RESTConfig(apiclient.Config{Kubeconfig: cfg.Kubeconfig}); statedir.OnFailingDisk(err) {
+			cfg.Logger.Error("rotateCertificates: the certificate of the kubeconfig is not renewed, because its file cannot be read: check its disk, and restart nodestatus",
+				telemetry.KeyFile, cfg.Kubeconfig, telemetry.KeyError, err)
+			return nil, nil
+		}
 		kept, file := storeOf(cfg.Kubeconfig)
 		if kept == nil && file == "" {
 			var err error
