@@ -73,15 +73,8 @@ func (p *sitePart) run(ctx context.Context) error { return p.nodes.Run(ctx) }
 
 func (p *sitePart) served() server.Config { return server.Config{Site: p} }
 
-// loops implements part. The nodes' locks are alike, and one that is held for long stops the feed of all.
-func (p *sitePart) loops() []watchdog.Loop {
-	return []watchdog.Loop{{Name: "merge", Check: func() error {
-		for _, n := range p.nodes.All() {
-			n.Desired().Sources()
-		}
-		return nil
-	}}}
-}
+// loops implements part.
+func (p *sitePart) loops() []watchdog.Loop { return p.nodes.Loops() }
 
 func (p *sitePart) end() { p.nodes.Close() }
 

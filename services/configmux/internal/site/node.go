@@ -17,6 +17,8 @@ type Node struct {
 	objects *siteobjects.Node
 	// feed passes the pods of a shared request.
 	feed *apisource.Feed
+	// stands returns why the source of its pods stands still; nil if it does not.
+	stands func() error
 	// opened is closed when its streams may begin.
 	opened chan struct{}
 	stop   context.CancelFunc
@@ -85,7 +87,7 @@ func (s *Site) add(name string) *Node {
 	objects := s.objects.NewNode()
 	n := &Node{
 		name: name, objects: objects, opened: make(chan struct{}), stop: stop, ended: make(chan struct{}),
-		feed: pods.Feed(ctx),
+		feed: pods.Feed(ctx), stands: pods.Stands,
 		desired: mux.New(mux.Config{
 			Sources: []source.Source{pods}, Health: nodeHealth{health: s.health, node: name}, Clock: s.cfg.Clock,
 			Tracer: s.cfg.Tracer, Logger: logger, Metrics: s.cfg.Muxes, Counts: objects.Counts,

@@ -63,6 +63,13 @@ type Objects struct {
 	running sync.WaitGroup
 }
 
+// Stands waits until no change of the objects is under way; nil. It is a watchdog.Loop's Check.
+func (o *Objects) Stands() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return nil
+}
+
 // held is an object that nodes use.
 type held struct {
 	// content is what the nodes get; nil if nothing is known.
