@@ -147,3 +147,29 @@ func TestAPodHasTheRestOfItsGracePeriodAfterAKill(t *testing.T) {
 		t.Errorf("the pod was gone after %v, want %d s", took, grace)
 	}
 }
+
+// TestAPodThatComesBackWhileItEndsContinuesItsRestartCount removes a manifest and puts it back while the pod ends, and
+// kills syncloop meanwhile.
+func TestAPodThatComesBackWhileItEndsContinuesItsRestartCount(t *testing.T) {
+	pod := manifest("returning", 8, "sleep", "-ignore-term")
+	place(t, "returning.yaml", pod)
+	first := await(t, "returning", "Ready", ready)
+	takeAway(t, "returning.yaml")
+	place(t, "returning.yaml", pod)
+	awaitThat(t, "it ends, and its next life waits", func() bool {
+		w := workerOf(t, "returning")
+		return w.TerminateBy != nil && w.Pending
+	})
+	old := pid(t, "syncloop")
+	kill(t, "syncloop")
+	awaitNewPID(t, "syncloop", old)
+	next := await(t, "returning", "Ready in another container", func(p *v1.Pod) bool {
+		return p != nil && ready(p) && bare(p) != bare(first)
+	})
+	if status := next.Status.ContainerStatuses[0]; next.UID != first.UID || status.RestartCount != 1 ||
+		status.LastTerminationState.Terminated == nil || status.LastTerminationState.Terminated.ExitCode != 137 {
+		t.Errorf("the pod that came back:\n%s\nwant the same UID, restart count 1 and a last state with exit code 137", describe(next))
+	}
+	takeAway(t, "returning.yaml")
+	awaitGone(t, "returning")
+}

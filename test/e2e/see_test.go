@@ -43,6 +43,7 @@ func shown(t *testing.T, flags ...string) []seen {
 // worker is a worker of quartet get workers.
 type worker struct {
 	State, WaitsFor, LastError string
+	Pending                    bool
 	NextSyncAt, TerminateBy    *time.Time
 	Phases                     []struct{ Phase, Container string }
 }

@@ -128,7 +128,7 @@ func TestStaticUIDReuse(t *testing.T) {
 		s.note("Somebody moves the manifest away.")
 		s.remove(before)
 		s.pass(10 * time.Second)
-		s.note("And puts it back, with another image and the same metadata.uid. What has begun to end ends: the pod of this UID is\nstarted anew when nothing of its earlier life is left, and as it is wanted now.")
+		s.note("And puts it back, with another image and the same metadata.uid. What has begun to end ends: the pod of this UID is\nstarted anew when nothing of its earlier life runs, and as it is wanted now. Its restart count goes on.")
 		s.add(configv1.Op_OP_ADD, after)
 		s.pass(25 * time.Second)
 		s.ready("web-a")

@@ -140,6 +140,16 @@ func (n *Node) Container(uid types.UID) string {
 	return ""
 }
 
+// RestartCount returns the restart count of the newest container of a pod; -1 if it has none.
+func (n *Node) RestartCount(uid types.UID) int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if c := n.pods[uid].GetContainers(); len(c) > 0 {
+		return podlabels.RestartOf(c[0].GetAnnotations(), c[0].GetAttempt()).Count
+	}
+	return -1
+}
+
 // Run starts a pod without a call of SyncPod, as if the agent had started it before a restart.
 func (n *Node) Run(pod *v1.Pod) {
 	n.mu.Lock()
@@ -373,14 +383,18 @@ func (n *Node) start(pod *v1.Pod, traceparent string) {
 		})
 	}
 	now, c := timestamppb.Now(), &pod.Spec.Containers[0]
-	_, annotations, err := podlabels.Container(pod, c, podlabels.Restart{Count: len(p.GetContainers())}, traceparent)
+	count := 0
+	if latest := podview.Latest(p, c.Name); latest != nil {
+		count = podlabels.RestartOf(latest.GetAnnotations(), latest.GetAttempt()).Count + 1
+	}
+	_, annotations, err := podlabels.Container(pod, c, podlabels.Restart{Count: count}, traceparent)
 	if err != nil {
 		n.broken = append(n.broken, err.Error())
 	}
 	n.cgroups[pod.UID] = resources.ForPod(pod, resources.Limits{CPUQuota: true})
 	p.Containers = slices.Insert(p.Containers, 0, &lifecyclev1.Container{
 		Id: fmt.Sprintf("container-%d", n.serial), SandboxId: p.GetSandboxes()[0].GetId(), Name: c.Name,
-		Attempt: uint32(len(p.GetContainers())), State: lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING, //nolint:gosec // a few
+		Attempt: uint32(count), State: lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING, //nolint:gosec // a few
 		CreatedAt: now, StartedAt: now, Image: c.Image, Annotations: annotations,
 	})
 	n.publish(p, lifecyclev1.EventType_EVENT_TYPE_CONTAINER_STARTED, traceparent)

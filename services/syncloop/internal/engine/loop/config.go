@@ -211,7 +211,8 @@ func (l *Loop) dispatch(uid types.UID, op podset.Op, traceparent string) {
 	cause := l.span(d, op, traceparent)
 	if _, ending := l.cfg.Endings.Remaining(uid); end == nil && ending && !l.cfg.Workers.Has(uid) {
 		// An earlier process was ending the pod when it was killed, and its source has named it again since.
-		l.cfg.Workers.Want(d.pod, cause, &podworkers.End{Removed: true})
+		l.cfg.Workers.EndAndWant(d.pod, cause)
+		return
 	}
 	l.cfg.Workers.Want(d.pod, cause, end)
 }

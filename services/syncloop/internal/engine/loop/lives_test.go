@@ -1,8 +1,11 @@
 package loop_test
 
 import (
+	"context"
+	"errors"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -47,6 +50,7 @@ func TestAPodThatIsBackInAnotherLifeIsEndedAndRunAgain(t *testing.T) {
 		for i, life := range []string{"e/2", "e/3"} {
 			r.addLife(web(), life)
 			r.eventually("web has been ended", func() bool { return r.kills() == i+1 })
+			r.eventually("its restart count is continued", func() bool { return r.node.RestartCount("u1") == i+1 })
 			r.eventually("web is cleaned up and ready again", func() bool {
 				calls := r.node.Calls()
 				last := len(calls) - 1 - slices.IndexFunc(reversed(calls), func(c string) bool {
@@ -132,4 +136,77 @@ func TestARestartedSyncloopTakesTheLifeAsItIs(t *testing.T) {
 			t.Errorf("calls: %v, want no kill, and the pod u1 ready", r.node.Calls())
 		}
 	})
+}
+
+// TestTheRestartCountIsContinuedThroughAKill kills syncloop during the end of a pod, whose manifest is removed and put
+// back meanwhile.
+func TestTheRestartCountIsContinuedThroughAKill(t *testing.T) {
+	web := func() *v1.Pod { return fakenode.Pod("u1", "web", always) }
+	for name, test := range map[string]struct {
+		killed func(*rig)
+		// exits is true if the container ends while syncloop does not run.
+		exits bool
+	}{
+		"during the grace period": {
+			killed: func(r *rig) {
+				r.node.SetScript(fakenode.Script{Kill: func(ctx context.Context, _ *v1.Pod, _ int64) error {
+					<-ctx.Done()
+					return ctx.Err()
+				}})
+				r.addLife(web(), "e/2")
+				r.eventually("web is being stopped", func() bool { return r.kills() == 1 })
+			},
+		},
+		"during the grace period, which then ends": {
+			exits: true,
+			killed: func(r *rig) {
+				r.node.SetScript(fakenode.Script{Kill: func(ctx context.Context, _ *v1.Pod, _ int64) error {
+					<-ctx.Done()
+					return ctx.Err()
+				}})
+				r.addLife(web(), "e/2")
+				r.eventually("web is being stopped", func() bool { return r.kills() == 1 })
+			},
+		},
+		"between the lives": {
+			killed: func(r *rig) {
+				var released atomic.Bool
+				r.node.SetScript(fakenode.Script{Release: func(*v1.Pod) error {
+					released.Store(true)
+					return errors.New("something hangs")
+				}})
+				r.addLife(web(), "e/2")
+				r.eventually("the pod has ended", released.Load)
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				node, stateDir := fakenode.New(), t.TempDir()
+				r := newRig(t, node, stateDir)
+				r.addLife(web(), "")
+				r.source("file", true)
+				r.configPeer.set(r.config)
+				r.plegPeer.set(node.Events)
+				r.eventually("web is ready", func() bool { return r.ready("u1") })
+				test.killed(r)
+				r.stop()
+				node.SetScript(fakenode.Script{})
+				if test.exits {
+					node.Exit("u1", 143)
+				}
+
+				again := newRig(t, node, stateDir)
+				again.addLife(web(), "e/2")
+				again.source("file", true)
+				again.configPeer.set(again.config)
+				again.plegPeer.set(node.Restart())
+				again.eventually("web runs with the next count", func() bool { return again.ready("u1") && node.RestartCount("u1") == 1 })
+				again.pass(5 * time.Minute)
+				if count := node.RestartCount("u1"); count != 1 || !again.ready("u1") {
+					t.Errorf("restart count %d, want 1 and the pod ready", count)
+				}
+			})
+		})
+	}
 }

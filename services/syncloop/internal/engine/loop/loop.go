@@ -91,6 +91,7 @@ type Pleg interface {
 // Workers is the interface of the loop to the pool of workers.
 type Workers interface {
 	Want(pod *v1.Pod, cause podworkers.Cause, end *podworkers.End)
+	EndAndWant(pod *v1.Pod, cause podworkers.Cause)
 	Poke(uid types.UID, cause podworkers.Cause)
 	End(uid types.UID, cause podworkers.Cause, end podworkers.End) bool
 	Has(uid types.UID) bool

@@ -19,6 +19,9 @@
 // cleaned up when it is removed. Its cgroup, its volumes and its other resources are released as soon as it is
 // terminated. The table of transitions is that of [Next].
 //
+// A static pod may come back with its UID while it ends. Its next life gets a worker of its own, which starts when the
+// earlier one is gone. The ended containers then stay, so that the next life continues their restart counts.
+//
 // # Two endings
 //
 // The end of the process is not the end of a pod. The end of the process's context leaves every container as it is.

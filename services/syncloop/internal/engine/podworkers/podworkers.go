@@ -40,6 +40,8 @@ type worker struct {
 	lastWrite time.Duration
 	// away counts the consecutive failures because a service was unreachable.
 	away int
+	// left is true if the pod's ended containers were left in the runtime for its next life.
+	left bool
 	// looked is true after the first question to pleg.
 	looked bool
 	// looking is true while the running work is a periodic sync that has changed nothing so far.

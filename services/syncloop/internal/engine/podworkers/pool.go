@@ -150,6 +150,8 @@ type waiter struct {
 type write struct {
 	boot time.Duration
 	at   time.Time
+	// left is worker.left.
+	left bool
 }
 
 // NewPool returns a pool whose workers live until the context process ends. Its end stops no pod.
@@ -183,10 +185,15 @@ func (p *Pool) Wait() { p.running.Wait() }
 // is still there; then it starts when that is gone. With end, the pod is not started but ended at once, even if another
 // pod holds its full name.
 func (p *Pool) Want(pod *v1.Pod, cause Cause, end *End) {
-	u := Update{Pod: pod, Cause: cause, End: end, requestedAt: p.cfg.Clock.Now()}
-	name := nameOf(pod)
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.want(pod, cause, end)
+}
+
+// want is Want for a caller that holds mu.
+func (p *Pool) want(pod *v1.Pod, cause Cause, end *End) {
+	u := Update{Pod: pod, Cause: cause, End: end, requestedAt: p.cfg.Clock.Now()}
+	name := nameOf(pod)
 	if w := p.workers[pod.UID]; w != nil && !w.leaving() {
 		w.deliver(u)
 		return
@@ -218,8 +225,8 @@ func (p *Pool) End(uid types.UID, cause Cause, end End) bool {
 	waited, pod := p.endWaiting(uid, end)
 	w := p.workers[uid]
 	switch {
-	case w == nil && pod != nil && Runs(p.cfg.Statuses.Observed(uid)):
-		// This process has not started the pod, but an earlier one has.
+	case w == nil && pod != nil && (p.written[uid].left || Runs(p.cfg.Statuses.Observed(uid))):
+		// This worker has not started the pod, but its earlier life, or an earlier process, has.
 		p.start(nameOf(pod), uid, Update{Pod: pod, Cause: cause, End: &End{Removed: true, Grace: end.Grace}})
 		return true
 	case w == nil && pod != nil:
@@ -288,23 +295,13 @@ func (p *Pool) SetNetwork(reason string) {
 func (p *Pool) Has(uid types.UID) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.workers[uid] != nil {
-		return true
-	}
-	for _, queue := range p.waiting {
-		if slices.ContainsFunc(queue, func(w waiter) bool { return w.uid == uid }) {
-			return true
-		}
-	}
-	return false
+	return p.workers[uid] != nil || p.waits(uid)
 }
 
-// comesBack reports whether another life of a pod, which is to run, waits for the end of the present one.
-func (p *Pool) comesBack(uid types.UID) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+// waits reports whether a pod is queued. The caller holds mu.
+func (p *Pool) waits(uid types.UID) bool {
 	for _, queue := range p.waiting {
-		if slices.ContainsFunc(queue, func(w waiter) bool { return w.uid == uid && w.again && w.update.End == nil }) {
+		if slices.ContainsFunc(queue, func(w waiter) bool { return w.uid == uid }) {
 			return true
 		}
 	}
@@ -406,10 +403,14 @@ func (p *Pool) gone(w *worker) {
 			}
 		}
 	}
-	if w.lastWrite > 0 {
-		p.written[w.uid] = write{boot: w.lastWrite, at: p.cfg.Clock.Now()}
+	if w.lastWrite > 0 || w.left {
+		p.written[w.uid] = write{boot: w.lastWrite, at: p.cfg.Clock.Now(), left: w.left}
 	}
 	p.cfg.Statuses.Forget(w.uid)
+	if w.left && !p.waits(w.uid) {
+		// The next life was removed after the containers were left for it.
+		p.start(w.fullName, w.uid, Update{Pod: w.pod, End: &End{Removed: true}})
+	}
 	p.startNext(w.fullName)
 	for name, queue := range p.waiting { // a pod with this UID may have come back with another name
 		if slices.ContainsFunc(queue, func(next waiter) bool { return next.uid == w.uid }) {

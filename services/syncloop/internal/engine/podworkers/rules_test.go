@@ -272,6 +272,9 @@ func TestAStaticPodComesBackChangedWhileItEnds(t *testing.T) {
 			return podview.Running(c) && c.GetImage() == "example.test/main:3"
 		})
 	})
+	if count := r.node.RestartCount("u1"); count != 1 {
+		t.Errorf("restart count %d, want 1", count)
+	}
 }
 
 // TestAShorterGracePeriodReachesThePodThatEndsAlsoWhenItsNextLifeWaits: an eviction ends both lives of the pod.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"slices"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -193,7 +192,8 @@ func (w *worker) graceLeft(ctx context.Context) int64 {
 
 // cleanUp removes the containers, sandboxes and files of a pod that no source names. The ended containers of a pod that
 // is still named stay: they show that it must not be started again, until package containergc finds them unneeded. Only
-// the resources of the machine are released.
+// the resources of the machine are released. The same applies to a pod whose next life waits and continues the restart
+// counts, as with the kubelet.
 func (w *worker) cleanUp(ctx context.Context, cause Cause) outcome {
 	cfg := w.pool.cfg
 	if w.end == nil || !w.end.Removed {
@@ -213,7 +213,7 @@ func (w *worker) cleanUp(ctx context.Context, cause Cause) outcome {
 	if err := inspected(observed); err != nil {
 		return w.failed(ctx, span, err, transientDelay)
 	}
-	if w.pool.comesBack(w.uid) && runsForever(w.pod) {
+	if w.left = w.continues(observed); w.left {
 		return w.handOver(ctx, span, observed)
 	}
 	err = cfg.Runtime.CleanUpPod(ctx, w.pod, observed)
@@ -223,37 +223,6 @@ func (w *worker) cleanUp(ctx context.Context, cause Cause) outcome {
 		return w.failed(ctx, span, fmt.Errorf("remove what the pod left: %w", err), transientDelay)
 	}
 	return outcome{input: InputCleaned}
-}
-
-// handOver leaves the ended containers of a pod to its next life, which continues their restart counts and their logs as
-// that of a kubelet does. Their ends are no crashes.
-func (w *worker) handOver(ctx context.Context, span trace.Span, observed *lifecyclev1.PodStatus) outcome {
-	cfg := w.pool.cfg
-	for _, c := range observed.GetContainers() {
-		if err := cfg.Endings.NoteReplaced(w.uid, c.GetId()); err != nil {
-			cfg.Logger.WarnContext(ctx, "if syncloop is killed before the pod runs again, the end of its container counts as a crash",
-				telemetry.KeyPod, w.fullName.String(), telemetry.KeyPodUID, string(w.uid), telemetry.KeyError, err)
-		}
-	}
-	if err := cfg.Runtime.ReleasePod(ctx, w.pod); err != nil {
-		w.warnOfClaims(ctx, err)
-		return w.failed(ctx, span, fmt.Errorf("give back what the pod held: %w", err), transientDelay)
-	}
-	return outcome{input: InputCleaned}
-}
-
-// runsForever reports whether the end of each container of a pod leads to a restart. The containers of other pods may be
-// their results, which a next life would find and not start.
-func runsForever(pod *v1.Pod) bool {
-	if pod.Spec.RestartPolicy != v1.RestartPolicyAlways {
-		return false
-	}
-	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
-		if c.RestartPolicy != nil && *c.RestartPolicy != v1.ContainerRestartPolicyAlways {
-			return false
-		}
-	}
-	return true
 }
 
 // observe returns the observation of the pod after the worker's last write: that of an event if it is new enough, and

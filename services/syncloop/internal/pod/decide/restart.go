@@ -210,6 +210,30 @@ func ruleFor(c *v1.Container, code int32) v1.ContainerRestartRuleAction {
 	return ""
 }
 
+// Continues reports whether a new life of a pod can start with the containers of the life before in the runtime: all of
+// its containers then run again, with the next restart count. A container that had completed according to its restart
+// policy would not run again, and an active deadline would count from the start of the life before.
+func Continues(pod *v1.Pod, status *lifecyclev1.PodStatus) bool {
+	if len(status.GetContainers()) == 0 || !anyRestarts(pod) || pod.Spec.ActiveDeadlineSeconds != nil {
+		return false
+	}
+	for i := range pod.Spec.InitContainers {
+		c := &pod.Spec.InitContainers[i]
+		latest := podview.Latest(status, c.Name)
+		succeeded := latest == nil || (podview.Exited(latest) && latest.GetExitCode() == 0)
+		if !succeeded && !Restarts(pod, c, Ending{Code: exitCode(latest)}) {
+			return false
+		}
+	}
+	for i := range pod.Spec.Containers {
+		c := &pod.Spec.Containers[i]
+		if latest := podview.Latest(status, c.Name); latest != nil && !Restarts(pod, c, Ending{Code: exitCode(latest)}) {
+			return false
+		}
+	}
+	return true
+}
+
 // anyRestarts reports whether the pod has a container that could run again after some end.
 func anyRestarts(pod *v1.Pod) bool {
 	can := func(c v1.Container) bool {

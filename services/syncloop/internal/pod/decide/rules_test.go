@@ -1,6 +1,7 @@
 package decide_test
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"testing"
@@ -173,6 +174,36 @@ func TestRulesHoldWhateverHappens(t *testing.T) {
 			}
 			w.act(actions)
 			w.happen()
+		}
+	})
+}
+
+// TestALifeThatContinuesRunsAllItsContainers ends a pod with random records, and starts its next life with them.
+func TestALifeThatContinuesRunsAllItsContainers(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWorld(t)
+		for range rapid.IntRange(1, 10).Draw(t, "steps") {
+			w.act(w.decide())
+			w.happen()
+		}
+		w.act(decide.Actions{StopAll: true})
+		if !decide.Continues(w.pod, w.status) {
+			return
+		}
+		w.now = w.now.Add(decide.DefaultBackoffMax)
+		for range 2 * (len(w.pod.Spec.InitContainers) + 1) {
+			w.act(w.decide())
+			for i := range w.pod.Spec.InitContainers {
+				if c := &w.pod.Spec.InitContainers[i]; !podset.IsSidecar(c) {
+					w.end(cmp.Or(podview.Latest(w.status, c.Name), &lifecyclev1.Container{}), 0)
+				}
+			}
+		}
+		for i := range w.pod.Spec.Containers {
+			name := w.pod.Spec.Containers[i].Name
+			if latest := podview.Latest(w.status, name); !podview.Running(latest) {
+				t.Fatalf("%s does not run in the next life: %v", name, latest)
+			}
 		}
 	})
 }
