@@ -204,7 +204,8 @@ func (o Owner) String() string {
 func remedy(err error, path string) string {
 	switch {
 	case errors.Is(err, unix.EROFS):
-		return ": " + path + " is on a read-only file system: mount it writable"
+		return ": " + path + " is on a read-only file system: mount it writable, or mount a tmpfs at the directory of the " +
+			"sockets before the node starts, see docs/reference/files.md"
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Sprintf(
 			": user %d may not: run as the owner of %s, or have root give it to that user, see docs/reference/files.md",
