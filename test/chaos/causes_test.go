@@ -145,14 +145,14 @@ func (q *inquiry) check(i *instance, before []*instance) {
 	}
 	last, more := q.lastBegun(before)
 	if i.count == 0 {
-		if last != nil && !q.changedBetween(last, i) {
+		if last != nil && !q.changedBetween(last, i) && !q.sameTurn(last, i) {
 			q.problem(i, "it says that it is the first, and %s was before", last)
 		}
 		return
 	}
 	q.restarts++
 	switch {
-	case last != nil && i.count <= last.count && !q.changedBetween(last, i):
+	case last != nil && i.count <= last.count && !q.changedBetween(last, i) && !q.sameTurn(last, i):
 		q.problem(i, "%s was before, with no smaller count", last)
 	case i.count > more && !q.runtimeKilledSince(last, i):
 		q.problem(i, "its count has to be %d at most by what was before", more)
@@ -161,6 +161,12 @@ func (q *inquiry) check(i *instance, before []*instance) {
 	default:
 		q.checkCause(i, before)
 	}
+}
+
+// sameTurn reports whether a container has the count of the previous one because that has never run: its start was begun
+// in a sandbox that was being removed, and with the sandbox the runtime has lost the container.
+func (*inquiry) sameTurn(last, i *instance) bool {
+	return i.count == last.count && !last.started && last.sandbox != i.sandbox
 }
 
 // begun reports whether the start of a container was begun, whether or not it has run.

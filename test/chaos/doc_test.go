@@ -12,8 +12,8 @@
 //   - The cause is true. A first start has no predecessor in the pod; an exit code is that of the previous container; a
 //     changed spec, a replaced sandbox and a missing container agree with the state of the runtime.
 //   - The cause has a cause: the container that ended was killed, stopped, removed or changed by the test, ends by
-//     itself, or was being started when its runtime was killed. So an untouched pod never restarts; some pods are never
-//     touched, and stay as they are.
+//     itself, was being started when its runtime was killed, or its pod came back in another life. So an untouched pod
+//     never restarts; some pods are never touched, and stay as they are.
 //   - `quartet record` has recorded all that syncloop and nodestatus decide by: each of them is replayed against the
 //     recording of the others, and decides the same.
 //   - The only device of a device plugin stays that of the pod that has it, although the checkpoint is damaged.

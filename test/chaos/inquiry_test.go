@@ -51,6 +51,27 @@ func TestTheInquiryFindsWhatIsWrong(t *testing.T) {
 			b.removed, d.callerKilled = begun.Add(10*time.Second), []time.Time{begun.Add(11 * time.Second)}
 		}, ""},
 
+		{"the end of its life", "sandbox replaced (pod sandbox is not ready), exited with 137 (Error)",
+			func(_, a *instance, _ map[string][]logLine, d *deeds) {
+				a.sandbox, d.changed["pod1"] = "s2", []time.Time{begun.Add(time.Second)}
+			}, ""},
+		{"it never ran, and went with its sandbox", causeFirst, func(b, a *instance, s map[string][]logLine, _ *deeds) {
+			b.started, b.ended, b.ends, a.sandbox = false, false, nil, "s2"
+			a.count, s[a.id] = 0, []logLine{{count: 0, cause: causeFirst}}
+		}, ""},
+		{"it never ran, and its sandbox is the same", causeFirst, func(b, a *instance, s map[string][]logLine, _ *deeds) {
+			b.started, b.ended, b.ends = false, false, nil
+			a.count, s[a.id] = 0, []logLine{{count: 0, cause: causeFirst}}
+		}, "it says that it is the first"},
+		{"it came back", "the pod came back, exited with 137 (Error)", func(_, a *instance, _ map[string][]logLine, d *deeds) {
+			a.sandbox, d.changed["pod1"] = "s2", []time.Time{begun.Add(time.Second)}
+		}, ""},
+		{"it did not come back", "the pod came back, exited with 137 (Error)", func(_, a *instance, _ map[string][]logLine, _ *deeds) {
+			a.sandbox = "s2"
+		}, "its pod was not removed"},
+		{"no other life", "exited with 137 (Error)", func(_, _ *instance, _ map[string][]logLine, d *deeds) {
+			d.changed["pod1"] = []time.Time{begun.Add(time.Second)}
+		}, "the test has not ended it"},
 		{"removed because it never started", causeLost, func(b, _ *instance, _ map[string][]logLine, _ *deeds) {
 			b.removed, b.started = begun.Add(10*time.Second), false
 		}, ""},

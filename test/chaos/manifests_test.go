@@ -152,6 +152,10 @@ func (m *manifests) change(t *testing.T, count int) string {
 	switch n := m.random.IntN(10); {
 	case n < 2:
 		m.remove(t, i)
+		if last := m.last[i]; last.sameUID && m.random.IntN(2) == 0 {
+			m.write(t, i, m.pod(i, last)) // another life of the same pod, while the present one ends
+			return "bring back " + podName(i)
+		}
 		return "remove " + podName(i)
 	case n < 3:
 		m.write(t, i, half)
