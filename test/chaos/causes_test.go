@@ -268,9 +268,9 @@ func (q *inquiry) sandboxWrong(i, before *instance) string {
 }
 
 // ofEarlierLife reports whether the previous container may have ended with an earlier life of its pod, because the
-// manifest was removed and written again.
+// manifest was removed and written again. If syncloop was killed meanwhile, the pod may go on in the same sandbox.
 func (q *inquiry) ofEarlierLife(i, before *instance) bool {
-	return before.sandbox != i.sandbox && q.changedBetween(before, i)
+	return q.notedBetween(q.deeds.taken, before, i) || before.sandbox != i.sandbox && q.changedBetween(before, i)
 }
 
 // cutShort reports whether the node itself has removed the previous container, and it or the runtime was killed before
@@ -346,10 +346,13 @@ func between(a, b *instance, times []time.Time) bool {
 
 // changedBetween reports whether the manifest of a pod was written or removed between the creation of two of its
 // containers, or so shortly before the first that the node may not have read it.
-func (q *inquiry) changedBetween(a, b *instance) bool {
+func (q *inquiry) changedBetween(a, b *instance) bool { return q.notedBetween(q.deeds.changed, a, b) }
+
+// notedBetween is changedBetween for some changes of manifests.
+func (*inquiry) notedBetween(changes map[string][]time.Time, a, b *instance) bool {
 	const unknown = 30 * time.Second // the node may be dead for some time, and then reads everything again
 	name, _, _ := strings.Cut(b.pod, "-")
-	return slices.ContainsFunc(q.deeds.changed[name], func(at time.Time) bool {
+	return slices.ContainsFunc(changes[name], func(at time.Time) bool {
 		return at.After(a.created.Add(-unknown)) && at.Before(b.created)
 	})
 }

@@ -32,16 +32,27 @@ type deeds struct {
 	runtimeKilled, callerKilled []time.Time
 	// changed are the times at which the manifest of a pod was written or removed, by the pod's name in it.
 	changed map[string][]time.Time
+	// taken are those of changed at which it was removed, so that a life of the pod ends.
+	taken map[string][]time.Time
 }
 
 func newDeeds() *deeds {
-	return &deeds{ended: map[string]bool{}, removed: map[string]bool{}, changed: map[string][]time.Time{}}
+	return &deeds{
+		ended: map[string]bool{}, removed: map[string]bool{}, changed: map[string][]time.Time{}, taken: map[string][]time.Time{},
+	}
 }
 
 func (d *deeds) noteChange(pod string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.changed[pod] = append(d.changed[pod], time.Now())
+}
+
+func (d *deeds) noteRemoval(pod string) {
+	d.noteChange(pod)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.taken[pod] = append(d.taken[pod], time.Now())
 }
 
 func (d *deeds) noteKill(process string) {

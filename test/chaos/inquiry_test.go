@@ -69,6 +69,9 @@ func TestTheInquiryFindsWhatIsWrong(t *testing.T) {
 		{"it did not come back", "the pod came back, exited with 137 (Error)", func(_, a *instance, _ map[string][]logLine, _ *deeds) {
 			a.sandbox = "s2"
 		}, "its pod was not removed"},
+		{"the end of its life, cut short", "exited with 137 (Error)", func(_, _ *instance, _ map[string][]logLine, d *deeds) {
+			d.taken["pod1"] = []time.Time{begun.Add(time.Second)}
+		}, ""},
 		{"no other life", "exited with 137 (Error)", func(_, _ *instance, _ map[string][]logLine, d *deeds) {
 			d.changed["pod1"] = []time.Time{begun.Add(time.Second)}
 		}, "the test has not ended it"},

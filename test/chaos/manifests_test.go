@@ -127,7 +127,7 @@ func (m *manifests) write(t *testing.T, i int, content string) {
 
 func (m *manifests) remove(t *testing.T, i int) {
 	t.Helper()
-	m.deeds.noteChange(podName(i))
+	m.deeds.noteRemoval(podName(i))
 	if err := os.Remove(filepath.Join(m.dir, podName(i)+".yaml")); err != nil && !os.IsNotExist(err) {
 		t.Fatal(err)
 	}
