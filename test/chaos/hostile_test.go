@@ -111,7 +111,11 @@ func (h *hostility) stop(t *testing.T) string {
 	if id == 0 || syscall.Kill(id, syscall.SIGSTOP) != nil {
 		return "stop nothing: " + name + " does not run"
 	}
-	h.over[time.Now().Add(lasts)] = func() { _ = syscall.Kill(id, syscall.SIGCONT) } // it may have been killed
+	resume := func() { _ = syscall.Kill(id, syscall.SIGCONT) } // it may have been killed
+	h.over[time.Now().Add(lasts)] = resume
+	// A call of the test that waits for the stopped process must not prolong the stop.
+	timer := time.AfterFunc(lasts, resume)
+	t.Cleanup(func() { timer.Stop() })
 	return fmt.Sprintf("stop %s for %v", name, lasts.Round(time.Millisecond))
 }
 
