@@ -88,7 +88,9 @@ func TestAKubeconfigOnAFailingDiskIsReadAgain(t *testing.T) {
 			if err := os.Symlink(broken, failing); err != nil {
 				t.Fatal(err)
 			}
-			client, err := apiclient.New(apiclient.Config{Kubeconfig: file, Service: nodeconfig.ConfigMux, ContentType: "application/json"})
+			client, err := apiclient.New(apiclient.Config{
+				Kubeconfig: file, Service: nodeconfig.ConfigMux, ContentType: "application/json",
+			})
 			if err != nil {
 				t.Fatalf("a failing disk ends the process: %v", err)
 			}

@@ -15,9 +15,9 @@ import (
 type mapping struct{ start, end uintptr }
 
 // releaseProgram gives up the pages of the program that this process has mapped. They stay in the page cache, and the
-// process maps those that it uses again without a read of the disk: a process at rest uses a small part of the code that
-// its start needed. It returns the bytes of the mappings. If the kernel does not show them, all pages stay, which is
-// harmless.
+// process maps those that it uses again without a read of the disk: a process at rest uses a small part of the code
+// that its start needed. It returns the bytes of the mappings. If the kernel does not show them, all pages stay, which
+// is harmless.
 func releaseProgram() (released uintptr) {
 	program, err := os.Readlink("/proc/self/exe")
 	if err != nil {
@@ -37,8 +37,8 @@ func releaseProgram() (released uintptr) {
 }
 
 // cleanMappings returns the mappings of a file in which no page can differ from the file, from a text in the format of
-// /proc/PID/smaps, see proc_pid_smaps(5). Changed pages would be lost: variables, what the loader has relocated, and the
-// breakpoints of a debugger.
+// /proc/PID/smaps, see proc_pid_smaps(5). Changed pages would be lost: variables, what the loader has relocated, and
+// the breakpoints of a debugger.
 func cleanMappings(smaps io.Reader, file string) (clean []mapping) {
 	var current mapping
 	candidate := false

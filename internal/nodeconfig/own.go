@@ -138,8 +138,8 @@ func (f *flags) ownFlags(service Service, cfg *Config, fail failure) {
 }
 
 // kubeconfigPath returns the absolute path of the kubeconfig after checking that it is readable; an awaited one may be
-// missing, and one on a failing disk is read again with each request. In a container with the machine's root elsewhere it is a path of the machine, which is checked after
-// syncloop has changed its root.
+// missing, and one on a failing disk is read again with each request. In a container with the machine's root elsewhere
+// it is a path of the machine, which is checked after syncloop has changed its root.
 func (f *flags) kubeconfigPath(awaited bool, fail failure) string {
 	if f.given("host-root") && filepath.Clean(f.hostRoot) != "/" {
 		if !filepath.IsAbs(f.kubeconfig) {

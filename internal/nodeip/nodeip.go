@@ -65,7 +65,8 @@ func New(cfg Config) *Finder {
 	return f
 }
 
-// Given returns the addresses that a valid --node-ip names, the primary one first; nil when it names a family or nothing.
+// Given returns the addresses that a valid --node-ip names, the primary one first; nil when it names a family or
+// nothing.
 func Given(nodeIP string) (ips []net.IP) {
 	for part := range strings.SplitSeq(nodeIP, ",") {
 		if ip := net.ParseIP(part); ip != nil && !ip.IsUnspecified() {
@@ -77,7 +78,8 @@ func Given(nodeIP string) (ips []net.IP) {
 
 // Find returns the primary address of --node-ip, else the name of the node if that is an address, else an address of
 // the machine that the name resolves to, the preferred family first, else the address of the default route. It is nil
-// if there is none of these. It asks for what it needs only, because a name server that does not answer delays the Node.
+// if there is none of these. It asks for what it needs only, because a name server that does not answer delays the
+// Node.
 func (f *Finder) Find(ctx context.Context) net.IP {
 	if given := Given(f.cfg.NodeIP); len(given) > 0 {
 		return given[0]

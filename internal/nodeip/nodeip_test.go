@@ -59,7 +59,8 @@ func TestTheAddressOfTheNode(t *testing.T) {
 	}
 }
 
-// TestNobodyIsAskedForAnAddressThatIsGiven, because the first Node waits for the answer, and new pods wait for the Node.
+// TestNobodyIsAskedForAnAddressThatIsGiven, because the first Node waits for the answer, and new pods wait for the
+// Node.
 func TestNobodyIsAskedForAnAddressThatIsGiven(t *testing.T) {
 	for nodeIP, want := range map[string]string{
 		"192.168.56.10": "192.168.56.10", "192.168.56.10,fd00::5": "192.168.56.10", "fd00::5": "fd00::5",

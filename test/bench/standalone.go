@@ -96,7 +96,8 @@ type podSet struct {
 	files []string
 }
 
-// place puts the manifests of a number of pods of a node in place, and returns the seconds until each is Ready in /pods.
+// place puts the manifests of a number of pods of a node in place, and returns the seconds until each is Ready in
+// /pods.
 func (r *podRig) place(ctx context.Context, a *agent, pods int) (podSet, []float64, error) {
 	set, err := r.write(a, pods)
 	if err != nil {

@@ -171,8 +171,8 @@ func (r *podRig) newPod(ctx context.Context, w *watcher, a *agent) (podSet, erro
 }
 
 // untilReplaced waits until a container of a pod that is not the one named is Ready in /pods. Before the runtime has
-// started it, /pods is not requested: an answer has all pods of the node, and bare calls, which are compared with, share
-// the processors with no such requests.
+// started it, /pods is not requested: an answer has all pods of the node, and bare calls, which are compared with,
+// share the processors with no such requests.
 func untilReplaced(ctx context.Context, w *watcher, pod, was string) error {
 	if err := w.start(ctx, pod, was); err != nil {
 		return err

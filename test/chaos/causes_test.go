@@ -163,8 +163,8 @@ func (q *inquiry) check(i *instance, before []*instance) {
 	}
 }
 
-// sameTurn reports whether a container has the count of the previous one because that has never run: its start was begun
-// in a sandbox that was being removed, and with the sandbox the runtime has lost the container.
+// sameTurn reports whether a container has the count of the previous one because that has never run: its start was
+// begun in a sandbox that was being removed, and with the sandbox the runtime has lost the container.
 func (*inquiry) sameTurn(last, i *instance) bool {
 	return i.count == last.count && !last.started && last.sandbox != i.sandbox
 }

@@ -38,7 +38,8 @@ type deeds struct {
 
 func newDeeds() *deeds {
 	return &deeds{
-		ended: map[string]bool{}, removed: map[string]bool{}, changed: map[string][]time.Time{}, taken: map[string][]time.Time{},
+		ended: map[string]bool{}, removed: map[string]bool{},
+		changed: map[string][]time.Time{}, taken: map[string][]time.Time{},
 	}
 }
 

@@ -68,7 +68,8 @@ func TestTheExampleOfFilesDoesWhatItSays(t *testing.T) {
 }
 
 // TestAManifestThatIsRemovedAndCreatedAgainRunsItsPodAgain: the pod runs again although the content is the same, and as
-// with a kubelet its container counts as restarted, without a crash back-off. Replacing a manifest by the same content restarts nothing.
+// with a kubelet its container counts as restarted, without a crash back-off. Replacing a manifest by the same content
+// restarts nothing.
 func TestAManifestThatIsRemovedAndCreatedAgainRunsItsPodAgain(t *testing.T) {
 	text := manifest("recreated", 1, "sleep")
 	place(t, "recreated.yaml", text)

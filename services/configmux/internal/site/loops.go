@@ -7,9 +7,9 @@ import (
 	"github.com/quartet-node/quartet/internal/watchdog"
 )
 
-// Loops returns what has to go on for the nodes to get their pods and objects. A goroutine that is stuck holds a lock, for
-// which a check waits, or has not ended its step. The lock of the feed is not checked, because it is held while a source
-// waits for a disk that hangs: a restart would not help there.
+// Loops returns what has to go on for the nodes to get their pods and objects. A goroutine that is stuck holds a lock,
+// for which a check waits, or has not ended its step. The lock of the feed is not checked, because it is held while a
+// source waits for a disk that hangs: a restart would not help there.
 func (s *Site) Loops() []watchdog.Loop {
 	return []watchdog.Loop{
 		{Name: "nodes", Check: free(&s.mu)},

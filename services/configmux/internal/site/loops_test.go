@@ -11,8 +11,8 @@ import (
 	"github.com/quartet-node/quartet/internal/watchdog"
 )
 
-// TestAStuckLoopOfASiteIsFound has a source that is stuck, and holds one lock after another, as a goroutine does that is
-// stuck. The check of its loop ends only when the lock is free.
+// TestAStuckLoopOfASiteIsFound has a source that is stuck, and holds one lock after another, as a goroutine does that
+// is stuck. The check of its loop ends only when the lock is free.
 func TestAStuckLoopOfASiteIsFound(t *testing.T) {
 	stuck := errors.New("a step of it has not ended for 1m0s")
 	s := &Site{nodes: map[string]*Node{"n1": {name: "n1", stands: func() error { return stuck }}}, uplink: &uplink{}}

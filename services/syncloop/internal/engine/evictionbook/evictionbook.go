@@ -4,8 +4,8 @@
 // was full: only the book shows that they ran.
 //
 // What the book says counts at once, also while it cannot be written: a pod is evicted above all when the disk is full.
-// One goroutine writes the file, and retries until it succeeds. Meanwhile a spare file on another disk has the book, or,
-// while the book cannot be read either, the evictions of that time.
+// One goroutine writes the file, and retries until it succeeds. Meanwhile a spare file on another disk has the book,
+// or, while the book cannot be read either, the evictions of that time.
 package evictionbook
 
 import (

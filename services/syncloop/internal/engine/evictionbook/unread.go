@@ -74,8 +74,8 @@ func (b *Book) keep() {
 	b.kept = version
 }
 
-// readAgain tries a file that could not be read, and returns whether the book is complete. A disk may hang for any time,
-// in which evictions are kept, so another goroutine reads. There is one at a time, and it ends with its read.
+// readAgain tries a file that could not be read, and returns whether the book is complete. A disk may hang for any
+// time, in which evictions are kept, so another goroutine reads. There is one at a time, and it ends with its read.
 func (b *Book) readAgain() bool {
 	if b.Unread() == nil {
 		return true

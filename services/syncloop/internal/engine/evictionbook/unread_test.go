@@ -42,8 +42,8 @@ func openBook(t *testing.T, cfg evictionbook.Config) *evictionbook.Book {
 	return book
 }
 
-// TestAnEvictionOutlivesAKillWhileTheBookCannotBeRead opens the book again, as a syncloop that was killed does, while no
-// read of it succeeds. When the disk is well, it has what was in it and what was added, and the other file is gone.
+// TestAnEvictionOutlivesAKillWhileTheBookCannotBeRead opens the book again, as a syncloop that was killed does, while
+// no read of it succeeds. When the disk is well, it has what was in it and what was added, and the other file is gone.
 func TestAnEvictionOutlivesAKillWhileTheBookCannotBeRead(t *testing.T) {
 	cfg := unreadConfig(t)
 	openBook(t, cfg).PutAll(map[types.UID]podstore.Eviction{

@@ -29,8 +29,8 @@ func (w *worker) continues(observed *lifecyclev1.PodStatus) bool {
 	return next != nil && decide.Continues(next, observed)
 }
 
-// handOver leaves the ended containers of a pod to its next life, which continues their restart counts and their logs as
-// that of a kubelet does. Their ends are no crashes.
+// handOver leaves the ended containers of a pod to its next life, which continues their restart counts and their logs
+// as that of a kubelet does. Their ends are no crashes.
 func (w *worker) handOver(ctx context.Context, span trace.Span, observed *lifecyclev1.PodStatus) outcome {
 	cfg := w.pool.cfg
 	for _, c := range observed.GetContainers() {

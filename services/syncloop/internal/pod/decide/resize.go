@@ -27,8 +27,8 @@ func (d *decision) resize(c *v1.Container, running *lifecyclev1.Container) {
 	d.start(c)
 }
 
-// madeAgain reports whether a container was killed, or is about to be, to get other resources, or with an earlier life of
-// the pod.
+// madeAgain reports whether a container was killed, or is about to be, to get other resources, or with an earlier life
+// of the pod.
 func (d *decision) madeAgain(c *v1.Container, latest *lifecyclev1.Container) bool {
 	return slices.Contains(d.resized, c.Name) || d.replaced(latest) && !podlabels.Changed(c, latest.GetAnnotations())
 }
