@@ -98,7 +98,9 @@ func TestAKubeconfigOnAFailingDiskIsReadAgain(t *testing.T) {
 			get := func() error {
 				return client.Core.Get().Resource("nodes").Name("node-1").Do(t.Context()).Into(&v1.Node{})
 			}
-			if err := get(); !errors.Is(err, unix.EIO) || !strings.Contains(err.Error(), failing) || !strings.Contains(err.Error(), "check its disk") {
+			err = get()
+			if !errors.Is(err, unix.EIO) || !strings.Contains(err.Error(), failing) ||
+				!strings.Contains(err.Error(), "check its disk") {
 				t.Errorf("got %v, want an I/O error of %s and what to do", err, failing)
 			}
 			if err := errors.Join(os.Remove(failing), os.Symlink(good, failing)); err != nil {

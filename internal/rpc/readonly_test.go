@@ -23,7 +23,8 @@ func TestASocketOnAReadOnlyDiskSaysWhatToDo(t *testing.T) {
 	})
 	for _, path := range []string{dir + "/s.sock", dir + "/run/s.sock"} {
 		_, err := rpc.ListenUnix("unix://"+path, nil, nil)
-		if !errors.Is(err, unix.EROFS) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "mount a tmpfs at") {
+		if !errors.Is(err, unix.EROFS) || !strings.Contains(err.Error(), path) ||
+			!strings.Contains(err.Error(), "mount a tmpfs at") {
 			t.Errorf("got %v, want that the file system of %s is read-only, and to mount a tmpfs", err, path)
 		}
 	}

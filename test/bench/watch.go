@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"sync"
 	"syscall"
-	"time"
 
 	"github.com/go-logr/logr"
 	"google.golang.org/grpc/codes"
@@ -23,10 +22,10 @@ type watcher struct {
 	done chan error
 
 	mu sync.Mutex
-	// stopped has the time at which the end of a container was reported.
-	stopped map[string]time.Time
-	// ofPod has the containers of a pod, by its name, that were started, with the time at which that was reported.
-	ofPod   map[string]map[string]time.Time
+	// stopped has the containers whose end was reported.
+	stopped map[string]bool
+	// ofPod has the containers of a pod, by its name, whose start was reported.
+	ofPod   map[string]map[string]bool
 	changed chan struct{}
 }
 
@@ -35,7 +34,7 @@ func watch(ctx context.Context, runtime internalapi.RuntimeService) *watcher {
 	ctx, stop := context.WithCancel(klog.NewContext(ctx, logr.Discard())) // the client logs its end
 	w := &watcher{
 		stop: stop, done: make(chan error, 1), changed: make(chan struct{}),
-		stopped: map[string]time.Time{}, ofPod: map[string]map[string]time.Time{},
+		stopped: map[string]bool{}, ofPod: map[string]map[string]bool{},
 	}
 	events := make(chan *runtimev1.ContainerEventResponse)
 	ended := make(chan error, 1)
@@ -71,7 +70,6 @@ func (w *watcher) close() error {
 }
 
 func (w *watcher) note(e *runtimev1.ContainerEventResponse) {
-	now := time.Now()
 	id, sandbox := e.GetContainerId(), e.GetPodSandboxStatus()
 	pod := sandbox.GetMetadata().GetName()
 	w.mu.Lock()
@@ -79,15 +77,13 @@ func (w *watcher) note(e *runtimev1.ContainerEventResponse) {
 	switch e.GetContainerEventType() {
 	case runtimev1.ContainerEventType_CONTAINER_STARTED_EVENT:
 		if w.ofPod[pod] == nil {
-			w.ofPod[pod] = map[string]time.Time{}
+			w.ofPod[pod] = map[string]bool{}
 		}
-		if _, known := w.ofPod[pod][id]; !known && id != sandbox.GetId() {
-			w.ofPod[pod][id] = now
+		if id != sandbox.GetId() {
+			w.ofPod[pod][id] = true
 		}
 	case runtimev1.ContainerEventType_CONTAINER_STOPPED_EVENT:
-		if _, known := w.stopped[id]; !known {
-			w.stopped[id] = now
-		}
+		w.stopped[id] = true
 	case runtimev1.ContainerEventType_CONTAINER_CREATED_EVENT, runtimev1.ContainerEventType_CONTAINER_DELETED_EVENT:
 		return
 	}
@@ -95,44 +91,40 @@ func (w *watcher) note(e *runtimev1.ContainerEventResponse) {
 	w.changed = make(chan struct{})
 }
 
-// until waits until look, which is called with the lock held, finds a time.
-func (w *watcher) until(ctx context.Context, look func() (time.Time, bool)) (time.Time, error) {
+// until waits until look, which is called with the lock held, returns true.
+func (w *watcher) until(ctx context.Context, look func() bool) error {
 	ctx, cancel := context.WithTimeout(ctx, roundTimeout)
 	defer cancel()
 	for {
 		w.mu.Lock()
-		at, found := look()
+		found := look()
 		changed := w.changed
 		w.mu.Unlock()
 		if found {
-			return at, nil
+			return nil
 		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return time.Time{}, ctx.Err()
+			return ctx.Err()
 		}
 	}
 }
 
 // end waits for the end of a container.
 func (w *watcher) end(ctx context.Context, container string) error {
-	_, err := w.until(ctx, func() (time.Time, bool) {
-		at, ended := w.stopped[container]
-		return at, ended
-	})
-	return err
+	return w.until(ctx, func() bool { return w.stopped[container] })
 }
 
 // start waits for the start of a container of a pod that is not the one named.
 func (w *watcher) start(ctx context.Context, pod, except string) error {
-	_, err := w.until(ctx, func() (time.Time, bool) {
-		for id, at := range w.ofPod[pod] {
+	err := w.until(ctx, func() bool {
+		for id := range w.ofPod[pod] {
 			if id != except {
-				return at, true
+				return true
 			}
 		}
-		return time.Time{}, false
+		return false
 	})
 	if err != nil {
 		return fmt.Errorf("wait for the start of a container of pod %s: %w", pod, err)

@@ -394,7 +394,7 @@ func (n *Node) start(pod *v1.Pod, traceparent string) {
 	n.cgroups[pod.UID] = resources.ForPod(pod, resources.Limits{CPUQuota: true})
 	p.Containers = slices.Insert(p.Containers, 0, &lifecyclev1.Container{
 		Id: fmt.Sprintf("container-%d", n.serial), SandboxId: p.GetSandboxes()[0].GetId(), Name: c.Name,
-		Attempt: uint32(count), State: lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING, //nolint:gosec // a few
+		Attempt: uint32(count), State: lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING,
 		CreatedAt: now, StartedAt: now, Image: c.Image, Annotations: annotations,
 	})
 	n.publish(p, lifecyclev1.EventType_EVENT_TYPE_CONTAINER_STARTED, traceparent)
