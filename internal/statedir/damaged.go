@@ -78,6 +78,9 @@ func (e *UnreadableError) Error() string {
 // Unwrap returns the reason.
 func (e *UnreadableError) Unwrap() error { return e.err }
 
+// Hangs returns the error of a file whose read has not ended in time.
+func Hangs(path string) error { return &UnreadableError{Path: path, err: ErrHangs} }
+
 // IsUnreadable reports whether an error is that of a file whose content is unknown.
 func IsUnreadable(err error) bool {
 	var unreadable *UnreadableError

@@ -68,7 +68,7 @@ func HasFailed(mount *mountinfo.Info) bool {
 // informationLimit is how long a process waits for a write that it does not need. A healthy disk takes milliseconds.
 const informationLimit = 2 * time.Second
 
-// ErrHangs is the error of Inform on a disk that does not answer.
+// ErrHangs is the error of Inform and of reads on a disk that does not answer.
 var ErrHangs = errors.New("the disk does not answer; it is not waited for")
 
 // Inform calls a function that writes what its process does not need, and returns its error. It waits for 2 s: then the

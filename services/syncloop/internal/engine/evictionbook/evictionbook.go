@@ -4,20 +4,18 @@
 // was full: only the book shows that they ran.
 //
 // What the book says counts at once, also while it cannot be written: a pod is evicted above all when the disk is full.
-// One goroutine writes the file, and retries until it succeeds. Meanwhile a spare file on another disk has the book,
-// or, while the book cannot be read either, the evictions of that time.
+// One goroutine keeps the file, and retries until it succeeds. While the file cannot be written, a spare file on another
+// disk has the book; while the file cannot be read, the spare file has what is to be added to it.
 package evictionbook
 
 import (
 	"encoding/json"
 	"errors"
-	"io/fs"
 	"log/slog"
 	"maps"
 	"os"
 	"slices"
 	"sync"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -38,8 +36,7 @@ var errUnwritten = errors.New("the record of the evicted pods cannot be written"
 type Config struct {
 	// Path is the file, in an existing directory.
 	Path string
-	// Spare is a file for the book on another disk, for example in memory, while it cannot be written at Path; empty for
-	// none. Beside it is a file for the evictions of the time in which the book cannot be read.
+	// Spare is a file on another disk, for example in memory, for what cannot be written at Path; empty for none.
 	Spare string
 	// Node is the name of this node. A file of another one is damaged; empty accepts any.
 	Node string
@@ -64,101 +61,69 @@ type Book struct {
 	dropped map[types.UID]bool
 	// version counts the changes.
 	version int
-	// spared is true if the spare file has the last change that was to be written. Only the goroutine that writes uses it.
-	spared bool
-	// kept is the version in the file of meanwhile, and attempt is closed when the last read of readAgain has ended. Only
-	// the goroutine that writes uses them.
-	kept    int
-	attempt <-chan struct{}
 }
 
 // Open reads the book; it is empty if there is no file. A damaged file is set aside: what can be read of it counts, and
-// evicted pods that are missing in it start again. A file that cannot be read stays, see Unread. The log says so. A
-// spare file counts instead, because it is there only if it is newer.
+// evicted pods that are missing in it start again. A file that cannot be read, or whose read takes longer than 5 s,
+// stays, see Unread. The log says so. What a spare file has counts, too.
 func Open(cfg Config) *Book {
-	ended := make(chan struct{})
-	close(ended)
-	b := &Book{cfg: cfg, entries: map[types.UID]podstore.Eviction{}, dropped: map[types.UID]bool{}, attempt: ended}
-	b.recall()
-	b.read()
-	if err := b.Unread(); err != nil {
-		cfg.Logger.Error("the record of the evicted pods cannot be read, and is tried again: pods of which nothing runs are not started before",
-			telemetry.KeyFile, cfg.Path, telemetry.KeyError, err)
+	b := &Book{
+		cfg: cfg, entries: map[types.UID]podstore.Eviction{}, dropped: map[types.UID]bool{},
+		unread: statedir.Hangs(cfg.Path), writer: newWriter(cfg.Clock),
 	}
-	b.writer = newWriter(cfg.Clock)
-	go b.write()
-	if b.version > 0 || b.unread != nil {
-		b.writer.request()
+	k := newKeeper(b)
+	go k.run()
+	timer := cfg.Clock.NewTimer(readLimit)
+	defer timer.Stop()
+	select {
+	case <-k.tried:
+	case <-timer.C():
+	}
+	if err := b.Unread(); err != nil {
+		meanwhile := "evictions of this time are in " + cfg.Spare + ", which a restart of the machine removes"
+		if cfg.Spare == "" {
+			meanwhile = "a syncloop that is killed in this time forgets the evictions of it"
+		}
+		cfg.Logger.Error("the record of the evicted pods cannot be read, and is tried again: pods of which nothing runs are not started before; "+
+			meanwhile, telemetry.KeyFile, cfg.Path, telemetry.KeyError, err)
 	}
 	return b
 }
 
-// read reads the file, and adds to it what has changed since the start. It sets unread.
-func (b *Book) read() {
-	entries, changed := b.readSpare()
-	var err error
-	if !changed {
-		entries = map[types.UID]podstore.Eviction{}
-		err = statedir.LoadChecked(b.cfg.Path, b.cfg.Node, &entries, nil)
-	}
-	var damaged *statedir.DamagedError
-	if errors.As(err, &damaged) {
-		entries = salvage(damaged.Now())
-		b.cfg.Logger.Error("the record of the evicted pods is damaged: those that it lost start again if a source still names them",
-			telemetry.KeyFile, b.cfg.Path, "recovered", len(entries), telemetry.KeyError, err)
-		changed = true // what was recovered is written
-	}
-	before := len(entries)
-	maps.DeleteFunc(entries, b.ofAnotherBoot)
-	changed = changed || len(entries) < before
-
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.unread = nil
-	if statedir.IsUnreadable(err) {
-		b.unread = err
-		return
-	}
-	for uid, e := range entries {
-		if !b.dropped[uid] {
-			b.entries[uid] = e // a pod that was evicted before keeps its first reason
-		}
-	}
-	if clear(b.dropped); changed {
-		b.version++
-	}
-}
-
-// ofAnotherBoot reports whether an eviction is valid for an earlier boot only.
-func (b *Book) ofAnotherBoot(_ types.UID, e podstore.Eviction) bool {
-	return e.Boot != "" && e.Boot != b.cfg.Boot
-}
-
-// readSpare reads the spare file; ok is false if there is none or it is damaged.
-func (b *Book) readSpare() (entries map[types.UID]podstore.Eviction, ok bool) {
-	data, err := os.ReadFile(b.cfg.Spare)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, false
-	}
-	if err == nil {
-		data, err = statedir.Checked(data, b.cfg.Node)
-	}
-	if err == nil {
-		err = json.Unmarshal(data, &entries)
-	}
-	if err != nil {
-		b.cfg.Logger.Error("the spare record of the evicted pods is damaged: those of the time when the disk could not be written start again if a source still names them",
-			telemetry.KeyFile, b.cfg.Spare, telemetry.KeyError, err)
-	}
-	return entries, err == nil
-}
-
 // Unread returns why the file cannot be read; nil if the book is complete. Until then any pod may have been evicted,
-// and changes are not written. The file is tried again and again.
+// and changes are in the spare file only. The file is tried again and again.
 func (b *Book) Unread() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.unread
+}
+
+// add adds evictions of before. Those of another boot and of pods that were deleted meanwhile do not count. A pod keeps
+// its first reason. changed is true if the file has to be written.
+func (b *Book) add(entries map[types.UID]podstore.Eviction, changed bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for uid, e := range entries {
+		if e.Boot != "" && e.Boot != b.cfg.Boot {
+			changed = true
+			continue
+		}
+		if !b.dropped[uid] {
+			b.entries[uid] = e
+		}
+	}
+	if changed {
+		b.version++
+	}
+}
+
+// complete says that the file was read, or why it could not be.
+func (b *Book) complete(unread error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.unread = unread; unread == nil {
+		clear(b.dropped)
+	}
 }
 
 // salvage returns the entries before the damage.
@@ -252,7 +217,7 @@ func (b *Book) Delete(uid types.UID) {
 	}))
 }
 
-// Close writes what is not on disk yet, unless the disk hangs, and ends the writer.
+// Close writes what is not on disk yet, unless the disk hangs, and ends the goroutine.
 func (b *Book) Close() error { return b.writer.close() }
 
 // change changes the entries, and returns the version that has the change. apply, which is called with mu held, returns
@@ -266,78 +231,15 @@ func (b *Book) change(apply func() bool) (version int) {
 	return b.version
 }
 
+// present returns the version of the book.
+func (b *Book) present() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.version
+}
+
 // await returns whether a version is on disk.
 func (b *Book) await(version int) bool {
 	b.writer.request()
 	return b.writer.await(version)
-}
-
-// write writes the file whenever that is requested, and again after a while if it fails.
-func (b *Book) write() {
-	defer close(b.writer.ended)
-	failed := false
-	for retry := time.Duration(0); b.writer.next(retry); {
-		if !b.readAgain() {
-			b.writer.report(b.present())
-			retry = nextRetry(retry, errUnwritten)
-			continue
-		}
-		b.mu.Lock()
-		version, entries := b.version, maps.Clone(b.entries)
-		b.mu.Unlock()
-		if b.writer.has(version) {
-			retry = 0
-			continue
-		}
-		err := b.save(entries)
-		b.writer.report(version, err)
-		switch {
-		case err != nil && !failed:
-			b.cfg.Logger.Error("the record of the evicted pods cannot be written, and is retried: "+b.consequence()+
-				"; check the disk of the state directory", telemetry.KeyFile, b.cfg.Path, telemetry.KeyError, err)
-		case err == nil && failed:
-			b.cfg.Logger.Info("the record of the evicted pods is written again", telemetry.KeyFile, b.cfg.Path)
-		}
-		failed, retry = err != nil, nextRetry(retry, err)
-	}
-}
-
-// present returns the version of the book, and why it cannot be written.
-func (b *Book) present() (version int, err error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.version, b.unread
-}
-
-// encode returns the content of a file with evictions.
-func (b *Book) encode(entries map[types.UID]podstore.Eviction) ([]byte, error) {
-	data, err := json.MarshalIndent(entries, "", "  ")
-	if err != nil {
-		return nil, err
-	}
-	return statedir.WithChecksum(data, b.cfg.Node)
-}
-
-func (b *Book) save(entries map[types.UID]podstore.Eviction) error {
-	data, err := b.encode(entries)
-	if err != nil {
-		return err
-	}
-	b.spared = b.cfg.Spare != "" && statedir.ReplaceFile(b.cfg.Spare, data, fileMode) == nil
-	err = b.cfg.Reserve.Write(func() error {
-		return statedir.WriteFileAtomic(b.cfg.Path, data, fileMode)
-	})
-	if err == nil && b.cfg.Spare != "" {
-		// otherwise they would count at the next start
-		err = errors.Join(statedir.RemoveFile(b.cfg.Spare), statedir.RemoveFile(b.meanwhile()))
-	}
-	return err
-}
-
-// consequence returns what the end of this process would do while the book cannot be written.
-func (b *Book) consequence() string {
-	if b.spared {
-		return "until then it is in " + b.cfg.Spare + ", which a restart of the machine removes"
-	}
-	return "a syncloop that is killed now would start evicted pods again"
 }

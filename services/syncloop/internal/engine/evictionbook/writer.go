@@ -11,20 +11,21 @@ import (
 const (
 	// patience is how long a change waits for the disk before it counts without being written.
 	patience = time.Second
-	// firstRetry and lastRetry bound the time after which a failed write is repeated.
+	// readLimit is how long a start waits for the book. A healthy disk takes milliseconds, and one that has to spin up
+	// some seconds.
+	readLimit = 5 * time.Second
+	// firstRetry and lastRetry bound the time after which a failed read or write is repeated.
 	firstRetry = time.Second
 	lastRetry  = 30 * time.Second
 )
 
-// writer is what the goroutine that writes and those that wait for it share.
+// writer is what the goroutine that keeps the file and those that wait for it share.
 type writer struct {
 	clock clock.Clock
 	// requested has a value after a request that the goroutine has not seen.
 	requested chan struct{}
 	// closing is closed by close, and ended when the goroutine has ended.
 	closing, ended chan struct{}
-	// isLast is true for the last attempt. Only the goroutine uses it.
-	isLast bool
 
 	mu sync.Mutex
 	// tried is the version of the last attempt, and written that of the last successful one.
@@ -46,27 +47,6 @@ func (w *writer) request() {
 	case w.requested <- struct{}{}:
 	default:
 	}
-}
-
-// next waits until there may be something to write: after a request, after retry if that is not 0, and a last time
-// after close. Then it returns false.
-func (w *writer) next(retry time.Duration) bool {
-	if w.isLast {
-		return false
-	}
-	var again <-chan time.Time
-	if retry > 0 {
-		timer := w.clock.NewTimer(retry)
-		defer timer.Stop()
-		again = timer.C()
-	}
-	select {
-	case <-w.requested:
-	case <-again:
-	case <-w.closing:
-		w.isLast = true
-	}
-	return true
 }
 
 // has returns whether a version is on disk.
