@@ -4,8 +4,8 @@
 // was full: only the book shows that they ran.
 //
 // What the book says counts at once, also while it cannot be written: a pod is evicted above all when the disk is full.
-// One goroutine keeps the file, and retries until it succeeds. While the file cannot be written, a spare file on another
-// disk has the book; while the file cannot be read, the spare file has what is to be added to it.
+// One goroutine keeps the file, and retries until it succeeds. While the file cannot be written, a spare file on
+// another disk has the book; while the file cannot be read, the spare file has what is to be added to it.
 package evictionbook
 
 import (

@@ -49,7 +49,8 @@ func newKeeper(b *Book) *keeper {
 	return &keeper{book: b, tried: make(chan struct{}), done: make(chan func(), 1)}
 }
 
-// run reads the file, writes it whenever that is requested, and repeats what fails. After close it makes a last attempt.
+// run reads the file, writes it whenever that is requested, and repeats what fails. After close it makes a last
+// attempt.
 func (k *keeper) run() {
 	w := k.book.writer
 	defer close(w.ended)
