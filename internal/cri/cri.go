@@ -255,7 +255,10 @@ func (s *slot[T]) connect(ctx context.Context) error {
 	if err := s.probe(attempt); err != nil {
 		return err
 	}
-	service, err := s.build(ctx)
+	// It has just answered, so the end of ctx does not interrupt the builder, which would leak.
+	building, stop := context.WithTimeout(context.WithoutCancel(ctx), attemptTimeout)
+	defer stop()
+	service, err := s.build(building)
 	if err != nil {
 		return err
 	}
