@@ -17,16 +17,36 @@ func (s *Server) WatchRuntimeCalls(
 	}
 	watch := s.cfg.RuntimeCalls.Watch()
 	defer watch.Close()
+	if err := s.sendRecord(stream); err != nil {
+		return err
+	}
 	if err := stream.Send(&debugv1.WatchRuntimeCallsResponse{}); err != nil {
 		return err
 	}
 	for {
-		call, dropped, err := watch.Next(stream.Context())
+		next, err := watch.Next(stream.Context())
 		if err != nil {
 			return status.FromContextError(err).Err()
 		}
-		if err := stream.Send(&debugv1.WatchRuntimeCallsResponse{Call: call, Dropped: dropped}); err != nil {
+		if err := stream.Send(next); err != nil {
 			return err
 		}
 	}
+}
+
+// sendRecord sends what pleg knows as its calls begin.
+func (s *Server) sendRecord(stream grpc.ServerStreamingServer[debugv1.WatchRuntimeCallsResponse]) error {
+	if s.cfg.PLEGRecord == nil {
+		return nil
+	}
+	all, err := s.cfg.PLEGRecord(stream.Context())
+	if err != nil {
+		return status.FromContextError(err).Err()
+	}
+	for _, one := range all {
+		if err := stream.Send(&debugv1.WatchRuntimeCallsResponse{PlegRecord: one}); err != nil {
+			return err
+		}
+	}
+	return nil
 }

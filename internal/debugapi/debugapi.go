@@ -36,6 +36,9 @@ type Config struct {
 	BlockProfileRate int
 	// RuntimeCalls has the calls of the container runtime; nil in a process that makes none.
 	RuntimeCalls *runtimecalls.Tap
+	// PLEGRecord returns what pleg knows, for a recording of the calls that end from now on; nil in other processes. It
+	// fails with the error of ctx.
+	PLEGRecord func(ctx context.Context) ([]*debugv1.PLEGRecord, error)
 }
 
 // Server implements DebugService.

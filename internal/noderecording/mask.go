@@ -91,6 +91,8 @@ func (m *Mask) Value(value proto.Message) (proto.Message, error) {
 		return m.podEvent(value)
 	case *debugv1.RuntimeCall:
 		return m.call(value)
+	case *debugv1.PLEGRecord:
+		return m.plegRecord(value), nil
 	case *nodev1.Heartbeat:
 		return value, nil // nodestatus has removed what may be secret
 	}
@@ -269,8 +271,21 @@ func (m *Mask) status(status *v1.PodStatus) {
 // event removes the secrets of an event of pleg. The hash of a container's spec becomes that of the recorded spec: the
 // hash itself would let others try values.
 func (m *Mask) event(value *lifecyclev1.Event) proto.Message {
-	out := proto.Clone(value).(*lifecyclev1.Event) //nolint:forcetypeassert // a clone has the type of its original
-	status := out.GetStatus()
+	out := proto.CloneOf(value)
+	m.podStatus(out.GetStatus())
+	return out
+}
+
+// plegRecord masks statuses as in pleg's events.
+func (m *Mask) plegRecord(value *debugv1.PLEGRecord) proto.Message {
+	out := proto.CloneOf(value)
+	for _, state := range []*debugv1.PLEGRecordState{out.GetPod().GetObserved(), out.GetPod().GetPublished()} {
+		m.podStatus(state.GetStatus())
+	}
+	return out
+}
+
+func (m *Mask) podStatus(status *lifecyclev1.PodStatus) {
 	if status.GetInspectError() != "" {
 		status.InspectError = m.texts([]string{""})[0]
 	}
@@ -282,7 +297,6 @@ func (m *Mask) event(value *lifecyclev1.Event) proto.Message {
 		c.Annotations = m.rehash(status.GetUid(), c)
 		m.annotations(c.GetAnnotations())
 	}
-	return out
 }
 
 func (m *Mask) rehash(uid string, c *lifecyclev1.Container) map[string]string {

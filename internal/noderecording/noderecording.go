@@ -60,6 +60,9 @@ const (
 	// debugv1.RuntimeCall, under the name of its method. Synced says that all calls from then on are there until Down.
 	PLEGCalls     Part = "pleg-calls"
 	SyncLoopCalls Part = "syncloop-calls"
+	// PLEGRecord is what pleg knows as its calls begin, before Synced of PLEGCalls, and that its first relist has finished:
+	// debugv1.PLEGRecord, under the UID of a pod.
+	PLEGRecord Part = "pleg-record"
 	// Heartbeats is nodestatus's stream of heartbeats: nodev1.Heartbeat.
 	Heartbeats Part = "heartbeats"
 )
@@ -92,6 +95,8 @@ func newValue(part Part) proto.Message {
 		return &enginev1.PodEvent{}
 	case PLEGCalls, SyncLoopCalls:
 		return &debugv1.RuntimeCall{}
+	case PLEGRecord:
+		return &debugv1.PLEGRecord{}
 	case Heartbeats:
 		return &nodev1.Heartbeat{}
 	}

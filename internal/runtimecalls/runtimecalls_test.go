@@ -60,11 +60,11 @@ func next(t *testing.T, watch *runtimecalls.Watch) (*debugv1.RuntimeCall, uint64
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	call, dropped, err := watch.Next(ctx)
+	m, err := watch.Next(ctx)
 	if err != nil {
 		t.Fatalf("there is no call: %v", err)
 	}
-	return call, dropped
+	return m.GetCall(), m.GetDropped()
 }
 
 // TestEveryCallIsTaken makes each call of the CRI once, so that one that is not taken is also found when the interfaces

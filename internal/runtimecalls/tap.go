@@ -81,11 +81,22 @@ func (t *Tap) put(method string, request, response proto.Message, err error, beg
 	if response != nil {
 		call.Response, failedToo = proto.Marshal(Redacted(response))
 	}
-	fits := failed == nil && failedToo == nil && sizeOf(call) <= maxCall
+	t.pass(&debugv1.WatchRuntimeCallsResponse{Call: call}, failed == nil && failedToo == nil && sizeOf(call) <= maxCall)
+}
+
+// Record passes a change of what pleg knows, which follows from no call.
+func (t *Tap) Record(change *debugv1.PLEGRecord) {
+	if t.Watched() {
+		t.pass(&debugv1.WatchRuntimeCallsResponse{PlegRecord: change}, true)
+	}
+}
+
+// pass passes a message to the watchers, or notes that it was dropped.
+func (t *Tap) pass(message *debugv1.WatchRuntimeCallsResponse, fits bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for w := range t.watchers {
-		w.put(call, fits)
+		w.put(message, fits)
 	}
 }
 
@@ -96,60 +107,57 @@ type Watch struct {
 	changed chan struct{}
 
 	mu      sync.Mutex
-	waiting []item
+	waiting []*debugv1.WatchRuntimeCallsResponse
 	bytes   int
-	// dropped is the number of calls that were dropped after the last one that waits.
-	dropped uint64
-}
-
-// item is a call, and the number of calls that were dropped before it.
-type item struct {
-	call    *debugv1.RuntimeCall
+	// dropped is the number of messages that were dropped after the last one that waits.
 	dropped uint64
 }
 
 func sizeOf(call *debugv1.RuntimeCall) int { return len(call.GetRequest()) + len(call.GetResponse()) }
 
-func (w *Watch) put(call *debugv1.RuntimeCall, fits bool) {
+func (w *Watch) put(message *debugv1.WatchRuntimeCallsResponse, fits bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if !fits || len(w.waiting) >= maxWaiting || w.bytes+sizeOf(call) > maxWaitingBytes {
+	size := sizeOf(message.GetCall())
+	if !fits || len(w.waiting) >= maxWaiting || w.bytes+size > maxWaitingBytes {
 		w.dropped++
 		return
 	}
-	w.waiting = append(w.waiting, item{call: call, dropped: w.dropped})
-	w.bytes, w.dropped = w.bytes+sizeOf(call), 0
+	w.waiting = append(w.waiting, &debugv1.WatchRuntimeCallsResponse{
+		Call: message.GetCall(), PlegRecord: message.GetPlegRecord(), Dropped: w.dropped,
+	})
+	w.bytes, w.dropped = w.bytes+size, 0
 	select {
 	case w.changed <- struct{}{}:
 	default:
 	}
 }
 
-// Next waits for the next call. dropped is the number of calls that were dropped before it. It fails with the error of
-// ctx.
-func (w *Watch) Next(ctx context.Context) (call *debugv1.RuntimeCall, dropped uint64, err error) {
+// Next waits for the next message. It fails with the error of ctx.
+func (w *Watch) Next(ctx context.Context) (*debugv1.WatchRuntimeCallsResponse, error) {
 	for {
-		if next, ok := w.take(); ok {
-			return next.call, next.dropped, nil
+		if next := w.take(); next != nil {
+			return next, nil
 		}
 		select {
 		case <-ctx.Done():
-			return nil, 0, ctx.Err()
+			return nil, ctx.Err()
 		case <-w.changed:
 		}
 	}
 }
 
-func (w *Watch) take() (next item, ok bool) {
+// take returns the first message that waits; nil if there is none.
+func (w *Watch) take() *debugv1.WatchRuntimeCallsResponse {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if len(w.waiting) == 0 {
-		return item{}, false
+		return nil
 	}
-	next = w.waiting[0]
+	next := w.waiting[0]
 	w.waiting = w.waiting[1:]
-	w.bytes -= sizeOf(next.call)
-	return next, true
+	w.bytes -= sizeOf(next.GetCall())
+	return next
 }
 
 // Close ends the watch.

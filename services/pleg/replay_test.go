@@ -101,6 +101,8 @@ func (rec *recording) calls(ctx context.Context, conn *grpc.ClientConn) {
 			return
 		case err != nil:
 			return
+		case m.GetPlegRecord() != nil:
+			rec.write(noderecording.PLEGRecord, noderecording.Put, m.GetPlegRecord().GetPod().GetUid(), m.GetPlegRecord())
 		case m.GetCall() == nil:
 			rec.write(noderecording.PLEGCalls, noderecording.Synced, "", nil)
 		default:

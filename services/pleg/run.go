@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"k8s.io/utils/clock"
 
+	debugv1 "github.com/quartet-node/quartet/gen/quartet/debug/v1"
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/boottime"
 	"github.com/quartet-node/quartet/internal/certexpiry"
@@ -146,6 +147,7 @@ func observe(
 		select {
 		case <-relister.Synced():
 			health.Set(waitRelist, "")
+			calls.Record(&debugv1.PLEGRecord{TakenBoottimeNs: int64(relister.SyncedAt()), Synced: true})
 		case <-ctx.Done():
 		}
 		return nil
@@ -156,7 +158,9 @@ func observe(
 			Address: cfg.Listen, Health: health, Logger: logger, Users: cfg.Users,
 			Network: cfg.Network, Sockets: cfg.Sockets,
 			Register: debugapi.With(
-				debugapi.Config{Logger: logger, Clock: clock.RealClock{}, RuntimeCalls: calls}, srv.Register,
+				debugapi.Config{
+					Logger: logger, Clock: clock.RealClock{}, RuntimeCalls: calls, PLEGRecord: relister.Recorded,
+				}, srv.Register,
 			),
 			Ready: func() {
 				logger.Info("serving", "address", cfg.Listen)

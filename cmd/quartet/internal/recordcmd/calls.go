@@ -19,6 +19,9 @@ import (
 // callsRetry is the pause before the calls of a process that was away are watched again.
 const callsRetry = 200 * time.Millisecond
 
+// errDropped ends a stream of calls that has a gap. The next one begins anew, as if the process had been away.
+var errDropped = errors.New("calls were dropped")
+
 // streamError is why a stream of calls has ended.
 type streamError struct{ err error }
 
@@ -105,6 +108,8 @@ func (o *recorder) note(text string) error {
 func (o *recorder) watchCalls(
 	ctx context.Context, part noderecording.Part, conn grpc.ClientConnInterface, begun func(),
 ) (up bool, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	watch, err := debugv1.NewDebugServiceClient(conn).WatchRuntimeCalls(ctx, &debugv1.WatchRuntimeCallsRequest{},
 		grpc.WaitForReady(true))
 	if err != nil {
@@ -115,32 +120,20 @@ func (o *recorder) watchCalls(
 		if err != nil {
 			return up, &streamError{err}
 		}
-		if err := o.writeCall(part, next, up); err != nil {
-			return up, err
-		}
-		if !up {
+		switch {
+		case next.GetDropped() > 0:
+			return up, &streamError{errDropped}
+		case next.GetPlegRecord() != nil:
+			err = o.write(noderecording.PLEGRecord, noderecording.Put, next.GetPlegRecord().GetPod().GetUid(), next.GetPlegRecord())
+		case next.GetCall() != nil:
+			err = o.write(part, noderecording.Put, next.GetCall().GetMethod(), next.GetCall())
+		case !up:
 			up = true
+			err = o.write(part, noderecording.Synced, "", nil)
 			begun()
 		}
-	}
-}
-
-// writeCall records a message of the stream of calls. Dropped calls make a gap, as if the process had been away.
-func (o *recorder) writeCall(part noderecording.Part, next *debugv1.WatchRuntimeCallsResponse, up bool) error {
-	if up && next.GetDropped() > 0 {
-		if err := o.write(part, noderecording.Down, "", nil); err != nil {
-			return err
-		}
-		up = false
-	}
-	if !up {
-		if err := o.write(part, noderecording.Synced, "", nil); err != nil {
-			return err
+		if err != nil {
+			return up, err
 		}
 	}
-	call := next.GetCall()
-	if call == nil {
-		return nil
-	}
-	return o.write(part, noderecording.Put, call.GetMethod(), call)
 }

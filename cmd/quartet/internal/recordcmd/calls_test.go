@@ -40,7 +40,7 @@ func (c *caller) WatchRuntimeCalls(
 	case <-stream.Context().Done():
 		return stream.Context().Err()
 	case round := <-c.rounds:
-		for _, message := range append([]*debugv1.WatchRuntimeCallsResponse{{}}, round...) {
+		for _, message := range round {
 			if err := stream.Send(message); err != nil {
 				return err
 			}
@@ -88,15 +88,17 @@ func follow(ctx context.Context, t *testing.T, served *caller) (recording, notes
 	}
 }
 
-// TestCallsAreRecordedWithTheirGaps records calls of a process that misses some, and is killed.
+// TestCallsAreRecordedWithTheirGaps records calls of a pleg of which it misses some, and that is killed. Each stream
+// begins with the record.
 func TestCallsAreRecordedWithTheirGaps(t *testing.T) {
 	served := &caller{rounds: make(chan []*debugv1.WatchRuntimeCallsResponse, 2)}
 	call := &debugv1.RuntimeCall{Method: "ListContainers"}
-	served.rounds <- []*debugv1.WatchRuntimeCallsResponse{{Call: call}, {Call: call, Dropped: 3}}
-	served.rounds <- []*debugv1.WatchRuntimeCallsResponse{{Call: call}}
+	record := &debugv1.PLEGRecord{Pod: &debugv1.PLEGRecordPod{Uid: "u"}}
+	served.rounds <- []*debugv1.WatchRuntimeCallsResponse{{PlegRecord: record}, {}, {Call: call}, {Call: call, Dropped: 3}}
+	served.rounds <- []*debugv1.WatchRuntimeCallsResponse{{}, {Call: call}}
 	recording, _, end := follow(t.Context(), t, served)
 	eventually.That(t, "both processes have made their calls", func() bool {
-		return strings.Count(recording.String(), `"down"`) == 3
+		return strings.Count(recording.String(), `"down"`) == 2
 	})
 	if err := end(); !errors.Is(err, context.Canceled) {
 		t.Errorf("it ends with %v, want %v", err, context.Canceled)
@@ -109,7 +111,7 @@ func TestCallsAreRecordedWithTheirGaps(t *testing.T) {
 	for _, e := range entries {
 		got = append(got, string(e.Op)+" "+e.Key)
 	}
-	want := "synced ,put ListContainers,down ,synced ,put ListContainers,down ,synced ,put ListContainers,down "
+	want := "put u,synced ,put ListContainers,down ,synced ,put ListContainers,down "
 	if strings.Join(got, ",") != want {
 		t.Errorf("recorded is %q, want %q", strings.Join(got, ","), want)
 	}

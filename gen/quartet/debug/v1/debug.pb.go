@@ -10,6 +10,7 @@
 package debugv1
 
 import (
+	v1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
@@ -717,14 +718,16 @@ func (*WatchRuntimeCallsRequest) Descriptor() ([]byte, []int) {
 	return file_quartet_debug_v1_debug_proto_rawDescGZIP(), []int{12}
 }
 
-// WatchRuntimeCallsResponse is a call of the runtime; empty at the beginning.
+// WatchRuntimeCallsResponse is a call of the runtime, or what pleg knows; empty at the beginning.
 type WatchRuntimeCallsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// A call that has ended.
 	Call *RuntimeCall `protobuf:"bytes,1,opt,name=call,proto3" json:"call,omitempty"`
 	// How many calls that ended before this one were left out since the last message, because the caller was too slow or
 	// the call was larger than 1 MiB.
-	Dropped       uint64 `protobuf:"varint,2,opt,name=dropped,proto3" json:"dropped,omitempty"`
+	Dropped uint64 `protobuf:"varint,2,opt,name=dropped,proto3" json:"dropped,omitempty"`
+	// What pleg knows: before the beginning all of it, and later that its first relist has finished.
+	PlegRecord    *PLEGRecord `protobuf:"bytes,3,opt,name=pleg_record,json=plegRecord,proto3" json:"pleg_record,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -773,6 +776,227 @@ func (x *WatchRuntimeCallsResponse) GetDropped() uint64 {
 	return 0
 }
 
+func (x *WatchRuntimeCallsResponse) GetPlegRecord() *PLEGRecord {
+	if x != nil {
+		return x.PlegRecord
+	}
+	return nil
+}
+
+// PLEGRecord is a part of what pleg knows as its calls begin: which observations of its pods it has made, and what it has
+// published of them. The first message of a stream has no pod: the pods without a message of their own are unknown then.
+type PLEGRecord struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The moment, in nanoseconds since the machine has booted. Of a pod, it has the results of all inspections that began
+	// earlier, and of no later one.
+	TakenBoottimeNs int64 `protobuf:"varint,1,opt,name=taken_boottime_ns,json=takenBoottimeNs,proto3" json:"taken_boottime_ns,omitempty"`
+	// Whether the first relist of the process has finished.
+	Synced bool `protobuf:"varint,2,opt,name=synced,proto3" json:"synced,omitempty"`
+	// Whether the process knows what the one before it has published. The observations of the first relist are then
+	// compared with that.
+	Continues bool `protobuf:"varint,3,opt,name=continues,proto3" json:"continues,omitempty"`
+	// A pod, without the messages of its containers; missing in a message that is about no pod.
+	Pod           *PLEGRecordPod `protobuf:"bytes,4,opt,name=pod,proto3" json:"pod,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PLEGRecord) Reset() {
+	*x = PLEGRecord{}
+	mi := &file_quartet_debug_v1_debug_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PLEGRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PLEGRecord) ProtoMessage() {}
+
+func (x *PLEGRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_debug_v1_debug_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PLEGRecord.ProtoReflect.Descriptor instead.
+func (*PLEGRecord) Descriptor() ([]byte, []int) {
+	return file_quartet_debug_v1_debug_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *PLEGRecord) GetTakenBoottimeNs() int64 {
+	if x != nil {
+		return x.TakenBoottimeNs
+	}
+	return 0
+}
+
+func (x *PLEGRecord) GetSynced() bool {
+	if x != nil {
+		return x.Synced
+	}
+	return false
+}
+
+func (x *PLEGRecord) GetContinues() bool {
+	if x != nil {
+		return x.Continues
+	}
+	return false
+}
+
+func (x *PLEGRecord) GetPod() *PLEGRecordPod {
+	if x != nil {
+		return x.Pod
+	}
+	return nil
+}
+
+// PLEGRecordPod is what pleg knows of a pod.
+type PLEGRecordPod struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The UID of the pod.
+	Uid string `protobuf:"bytes,1,opt,name=uid,proto3" json:"uid,omitempty"`
+	// The last observation by this process; missing before the first.
+	Observed *PLEGRecordState `protobuf:"bytes,2,opt,name=observed,proto3" json:"observed,omitempty"`
+	// What the process before had published of it, empty for a pod that did not exist; missing if that is not known, and
+	// after the first inspection by this process.
+	Published *PLEGRecordState `protobuf:"bytes,3,opt,name=published,proto3" json:"published,omitempty"`
+	// Whether its last inspection has failed.
+	Failed        bool `protobuf:"varint,4,opt,name=failed,proto3" json:"failed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PLEGRecordPod) Reset() {
+	*x = PLEGRecordPod{}
+	mi := &file_quartet_debug_v1_debug_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PLEGRecordPod) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PLEGRecordPod) ProtoMessage() {}
+
+func (x *PLEGRecordPod) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_debug_v1_debug_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PLEGRecordPod.ProtoReflect.Descriptor instead.
+func (*PLEGRecordPod) Descriptor() ([]byte, []int) {
+	return file_quartet_debug_v1_debug_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *PLEGRecordPod) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
+func (x *PLEGRecordPod) GetObserved() *PLEGRecordState {
+	if x != nil {
+		return x.Observed
+	}
+	return nil
+}
+
+func (x *PLEGRecordPod) GetPublished() *PLEGRecordState {
+	if x != nil {
+		return x.Published
+	}
+	return nil
+}
+
+func (x *PLEGRecordPod) GetFailed() bool {
+	if x != nil {
+		return x.Failed
+	}
+	return false
+}
+
+// PLEGRecordState is a state of a pod in a record.
+type PLEGRecordState struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its status.
+	Status *v1.PodStatus `protobuf:"bytes,1,opt,name=status,proto3" json:"status,omitempty"`
+	// Whether the status comes from an inspection, and not only from a list.
+	Inspected bool `protobuf:"varint,2,opt,name=inspected,proto3" json:"inspected,omitempty"`
+	// The phases of its containers by their IDs: "created", "started" or "died". None without an inspection.
+	Phases        map[string]string `protobuf:"bytes,3,rep,name=phases,proto3" json:"phases,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PLEGRecordState) Reset() {
+	*x = PLEGRecordState{}
+	mi := &file_quartet_debug_v1_debug_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PLEGRecordState) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PLEGRecordState) ProtoMessage() {}
+
+func (x *PLEGRecordState) ProtoReflect() protoreflect.Message {
+	mi := &file_quartet_debug_v1_debug_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PLEGRecordState.ProtoReflect.Descriptor instead.
+func (*PLEGRecordState) Descriptor() ([]byte, []int) {
+	return file_quartet_debug_v1_debug_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *PLEGRecordState) GetStatus() *v1.PodStatus {
+	if x != nil {
+		return x.Status
+	}
+	return nil
+}
+
+func (x *PLEGRecordState) GetInspected() bool {
+	if x != nil {
+		return x.Inspected
+	}
+	return false
+}
+
+func (x *PLEGRecordState) GetPhases() map[string]string {
+	if x != nil {
+		return x.Phases
+	}
+	return nil
+}
+
 // RuntimeCall is a call of the container runtime, without what may be secret.
 type RuntimeCall struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -797,7 +1021,7 @@ type RuntimeCall struct {
 
 func (x *RuntimeCall) Reset() {
 	*x = RuntimeCall{}
-	mi := &file_quartet_debug_v1_debug_proto_msgTypes[14]
+	mi := &file_quartet_debug_v1_debug_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -809,7 +1033,7 @@ func (x *RuntimeCall) String() string {
 func (*RuntimeCall) ProtoMessage() {}
 
 func (x *RuntimeCall) ProtoReflect() protoreflect.Message {
-	mi := &file_quartet_debug_v1_debug_proto_msgTypes[14]
+	mi := &file_quartet_debug_v1_debug_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -822,7 +1046,7 @@ func (x *RuntimeCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RuntimeCall.ProtoReflect.Descriptor instead.
 func (*RuntimeCall) Descriptor() ([]byte, []int) {
-	return file_quartet_debug_v1_debug_proto_rawDescGZIP(), []int{14}
+	return file_quartet_debug_v1_debug_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *RuntimeCall) GetMethod() string {
@@ -878,7 +1102,7 @@ var File_quartet_debug_v1_debug_proto protoreflect.FileDescriptor
 
 const file_quartet_debug_v1_debug_proto_rawDesc = "" +
 	"\n" +
-	"\x1cquartet/debug/v1/debug.proto\x12\x10quartet.debug.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"z\n" +
+	"\x1cquartet/debug/v1/debug.proto\x12\x10quartet.debug.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a$quartet/lifecycle/v1/lifecycle.proto\"z\n" +
 	"\x0eProfileRequest\x121\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1d.quartet.debug.v1.ProfileKindR\x04kind\x125\n" +
 	"\bduration\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\bduration\"%\n" +
@@ -912,10 +1136,30 @@ const file_quartet_debug_v1_debug_proto_rawDesc = "" +
 	"_verbosity\"G\n" +
 	"\x13SetLogLevelResponse\x120\n" +
 	"\x05level\x18\x01 \x01(\v2\x1a.quartet.debug.v1.LogLevelR\x05level\"\x1a\n" +
-	"\x18WatchRuntimeCallsRequest\"h\n" +
+	"\x18WatchRuntimeCallsRequest\"\xa7\x01\n" +
 	"\x19WatchRuntimeCallsResponse\x121\n" +
 	"\x04call\x18\x01 \x01(\v2\x1d.quartet.debug.v1.RuntimeCallR\x04call\x12\x18\n" +
-	"\adropped\x18\x02 \x01(\x04R\adropped\"\x81\x02\n" +
+	"\adropped\x18\x02 \x01(\x04R\adropped\x12=\n" +
+	"\vpleg_record\x18\x03 \x01(\v2\x1c.quartet.debug.v1.PLEGRecordR\n" +
+	"plegRecord\"\xa1\x01\n" +
+	"\n" +
+	"PLEGRecord\x12*\n" +
+	"\x11taken_boottime_ns\x18\x01 \x01(\x03R\x0ftakenBoottimeNs\x12\x16\n" +
+	"\x06synced\x18\x02 \x01(\bR\x06synced\x12\x1c\n" +
+	"\tcontinues\x18\x03 \x01(\bR\tcontinues\x121\n" +
+	"\x03pod\x18\x04 \x01(\v2\x1f.quartet.debug.v1.PLEGRecordPodR\x03pod\"\xb9\x01\n" +
+	"\rPLEGRecordPod\x12\x10\n" +
+	"\x03uid\x18\x01 \x01(\tR\x03uid\x12=\n" +
+	"\bobserved\x18\x02 \x01(\v2!.quartet.debug.v1.PLEGRecordStateR\bobserved\x12?\n" +
+	"\tpublished\x18\x03 \x01(\v2!.quartet.debug.v1.PLEGRecordStateR\tpublished\x12\x16\n" +
+	"\x06failed\x18\x04 \x01(\bR\x06failed\"\xea\x01\n" +
+	"\x0fPLEGRecordState\x127\n" +
+	"\x06status\x18\x01 \x01(\v2\x1f.quartet.lifecycle.v1.PodStatusR\x06status\x12\x1c\n" +
+	"\tinspected\x18\x02 \x01(\bR\tinspected\x12E\n" +
+	"\x06phases\x18\x03 \x03(\v2-.quartet.debug.v1.PLEGRecordState.PhasesEntryR\x06phases\x1a9\n" +
+	"\vPhasesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x81\x02\n" +
 	"\vRuntimeCall\x12\x16\n" +
 	"\x06method\x18\x01 \x01(\tR\x06method\x12\x18\n" +
 	"\arequest\x18\x02 \x01(\fR\arequest\x12\x1a\n" +
@@ -957,7 +1201,7 @@ func file_quartet_debug_v1_debug_proto_rawDescGZIP() []byte {
 }
 
 var file_quartet_debug_v1_debug_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_quartet_debug_v1_debug_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_quartet_debug_v1_debug_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_quartet_debug_v1_debug_proto_goTypes = []any{
 	(ProfileKind)(0),                  // 0: quartet.debug.v1.ProfileKind
 	(*ProfileRequest)(nil),            // 1: quartet.debug.v1.ProfileRequest
@@ -974,39 +1218,50 @@ var file_quartet_debug_v1_debug_proto_goTypes = []any{
 	(*SetLogLevelResponse)(nil),       // 12: quartet.debug.v1.SetLogLevelResponse
 	(*WatchRuntimeCallsRequest)(nil),  // 13: quartet.debug.v1.WatchRuntimeCallsRequest
 	(*WatchRuntimeCallsResponse)(nil), // 14: quartet.debug.v1.WatchRuntimeCallsResponse
-	(*RuntimeCall)(nil),               // 15: quartet.debug.v1.RuntimeCall
-	(*durationpb.Duration)(nil),       // 16: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil),     // 17: google.protobuf.Timestamp
+	(*PLEGRecord)(nil),                // 15: quartet.debug.v1.PLEGRecord
+	(*PLEGRecordPod)(nil),             // 16: quartet.debug.v1.PLEGRecordPod
+	(*PLEGRecordState)(nil),           // 17: quartet.debug.v1.PLEGRecordState
+	(*RuntimeCall)(nil),               // 18: quartet.debug.v1.RuntimeCall
+	nil,                               // 19: quartet.debug.v1.PLEGRecordState.PhasesEntry
+	(*durationpb.Duration)(nil),       // 20: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil),     // 21: google.protobuf.Timestamp
+	(*v1.PodStatus)(nil),              // 22: quartet.lifecycle.v1.PodStatus
 }
 var file_quartet_debug_v1_debug_proto_depIdxs = []int32{
 	0,  // 0: quartet.debug.v1.ProfileRequest.kind:type_name -> quartet.debug.v1.ProfileKind
-	16, // 1: quartet.debug.v1.ProfileRequest.duration:type_name -> google.protobuf.Duration
+	20, // 1: quartet.debug.v1.ProfileRequest.duration:type_name -> google.protobuf.Duration
 	6,  // 2: quartet.debug.v1.FreeMemoryResponse.before:type_name -> quartet.debug.v1.Memory
 	6,  // 3: quartet.debug.v1.FreeMemoryResponse.after:type_name -> quartet.debug.v1.Memory
-	17, // 4: quartet.debug.v1.LogLevel.until:type_name -> google.protobuf.Timestamp
+	21, // 4: quartet.debug.v1.LogLevel.until:type_name -> google.protobuf.Timestamp
 	8,  // 5: quartet.debug.v1.GetLogLevelResponse.level:type_name -> quartet.debug.v1.LogLevel
-	16, // 6: quartet.debug.v1.SetLogLevelRequest.duration:type_name -> google.protobuf.Duration
+	20, // 6: quartet.debug.v1.SetLogLevelRequest.duration:type_name -> google.protobuf.Duration
 	8,  // 7: quartet.debug.v1.SetLogLevelResponse.level:type_name -> quartet.debug.v1.LogLevel
-	15, // 8: quartet.debug.v1.WatchRuntimeCallsResponse.call:type_name -> quartet.debug.v1.RuntimeCall
-	17, // 9: quartet.debug.v1.RuntimeCall.began_at:type_name -> google.protobuf.Timestamp
-	16, // 10: quartet.debug.v1.RuntimeCall.took:type_name -> google.protobuf.Duration
-	1,  // 11: quartet.debug.v1.DebugService.Profile:input_type -> quartet.debug.v1.ProfileRequest
-	3,  // 12: quartet.debug.v1.DebugService.DumpGoroutines:input_type -> quartet.debug.v1.DumpGoroutinesRequest
-	5,  // 13: quartet.debug.v1.DebugService.FreeMemory:input_type -> quartet.debug.v1.FreeMemoryRequest
-	9,  // 14: quartet.debug.v1.DebugService.GetLogLevel:input_type -> quartet.debug.v1.GetLogLevelRequest
-	11, // 15: quartet.debug.v1.DebugService.SetLogLevel:input_type -> quartet.debug.v1.SetLogLevelRequest
-	13, // 16: quartet.debug.v1.DebugService.WatchRuntimeCalls:input_type -> quartet.debug.v1.WatchRuntimeCallsRequest
-	2,  // 17: quartet.debug.v1.DebugService.Profile:output_type -> quartet.debug.v1.ProfileResponse
-	4,  // 18: quartet.debug.v1.DebugService.DumpGoroutines:output_type -> quartet.debug.v1.DumpGoroutinesResponse
-	7,  // 19: quartet.debug.v1.DebugService.FreeMemory:output_type -> quartet.debug.v1.FreeMemoryResponse
-	10, // 20: quartet.debug.v1.DebugService.GetLogLevel:output_type -> quartet.debug.v1.GetLogLevelResponse
-	12, // 21: quartet.debug.v1.DebugService.SetLogLevel:output_type -> quartet.debug.v1.SetLogLevelResponse
-	14, // 22: quartet.debug.v1.DebugService.WatchRuntimeCalls:output_type -> quartet.debug.v1.WatchRuntimeCallsResponse
-	17, // [17:23] is the sub-list for method output_type
-	11, // [11:17] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	18, // 8: quartet.debug.v1.WatchRuntimeCallsResponse.call:type_name -> quartet.debug.v1.RuntimeCall
+	15, // 9: quartet.debug.v1.WatchRuntimeCallsResponse.pleg_record:type_name -> quartet.debug.v1.PLEGRecord
+	16, // 10: quartet.debug.v1.PLEGRecord.pod:type_name -> quartet.debug.v1.PLEGRecordPod
+	17, // 11: quartet.debug.v1.PLEGRecordPod.observed:type_name -> quartet.debug.v1.PLEGRecordState
+	17, // 12: quartet.debug.v1.PLEGRecordPod.published:type_name -> quartet.debug.v1.PLEGRecordState
+	22, // 13: quartet.debug.v1.PLEGRecordState.status:type_name -> quartet.lifecycle.v1.PodStatus
+	19, // 14: quartet.debug.v1.PLEGRecordState.phases:type_name -> quartet.debug.v1.PLEGRecordState.PhasesEntry
+	21, // 15: quartet.debug.v1.RuntimeCall.began_at:type_name -> google.protobuf.Timestamp
+	20, // 16: quartet.debug.v1.RuntimeCall.took:type_name -> google.protobuf.Duration
+	1,  // 17: quartet.debug.v1.DebugService.Profile:input_type -> quartet.debug.v1.ProfileRequest
+	3,  // 18: quartet.debug.v1.DebugService.DumpGoroutines:input_type -> quartet.debug.v1.DumpGoroutinesRequest
+	5,  // 19: quartet.debug.v1.DebugService.FreeMemory:input_type -> quartet.debug.v1.FreeMemoryRequest
+	9,  // 20: quartet.debug.v1.DebugService.GetLogLevel:input_type -> quartet.debug.v1.GetLogLevelRequest
+	11, // 21: quartet.debug.v1.DebugService.SetLogLevel:input_type -> quartet.debug.v1.SetLogLevelRequest
+	13, // 22: quartet.debug.v1.DebugService.WatchRuntimeCalls:input_type -> quartet.debug.v1.WatchRuntimeCallsRequest
+	2,  // 23: quartet.debug.v1.DebugService.Profile:output_type -> quartet.debug.v1.ProfileResponse
+	4,  // 24: quartet.debug.v1.DebugService.DumpGoroutines:output_type -> quartet.debug.v1.DumpGoroutinesResponse
+	7,  // 25: quartet.debug.v1.DebugService.FreeMemory:output_type -> quartet.debug.v1.FreeMemoryResponse
+	10, // 26: quartet.debug.v1.DebugService.GetLogLevel:output_type -> quartet.debug.v1.GetLogLevelResponse
+	12, // 27: quartet.debug.v1.DebugService.SetLogLevel:output_type -> quartet.debug.v1.SetLogLevelResponse
+	14, // 28: quartet.debug.v1.DebugService.WatchRuntimeCalls:output_type -> quartet.debug.v1.WatchRuntimeCallsResponse
+	23, // [23:29] is the sub-list for method output_type
+	17, // [17:23] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_quartet_debug_v1_debug_proto_init() }
@@ -1021,7 +1276,7 @@ func file_quartet_debug_v1_debug_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quartet_debug_v1_debug_proto_rawDesc), len(file_quartet_debug_v1_debug_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   15,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -63,9 +63,9 @@ type DebugServiceClient interface {
 	// duration that is not from 1 s to 24 h, and a duration without a verbosity.
 	SetLogLevel(ctx context.Context, in *SetLogLevelRequest, opts ...grpc.CallOption) (*SetLogLevelResponse, error)
 	// WatchRuntimeCalls streams the process's calls of the container runtime with their answers, each when it has ended,
-	// from now on. `quartet record` calls it. The first message is empty and says that the stream has begun. A caller that
-	// is too slow misses calls, which are counted, and delays neither the process nor another caller; without a caller
-	// nothing is collected. Removed are values of environment variables, credentials, commands and arguments, input and
+	// from now on. `quartet record` calls it. pleg first sends its record, from which its decisions follow. An empty
+	// message says that the stream has begun. A caller that is too slow misses calls, which are counted, and delays neither
+	// the process nor another caller; without a caller nothing is collected. Removed are values of environment variables, credentials, commands and arguments, input and
 	// output of commands, addresses of streams, annotations that are not the node's own, texts of the runtime, and its
 	// verbose information. Fails with FAILED_PRECONDITION in a process that calls no runtime: configmux and nodestatus.
 	WatchRuntimeCalls(ctx context.Context, in *WatchRuntimeCallsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchRuntimeCallsResponse], error)
@@ -199,9 +199,9 @@ type DebugServiceServer interface {
 	// duration that is not from 1 s to 24 h, and a duration without a verbosity.
 	SetLogLevel(context.Context, *SetLogLevelRequest) (*SetLogLevelResponse, error)
 	// WatchRuntimeCalls streams the process's calls of the container runtime with their answers, each when it has ended,
-	// from now on. `quartet record` calls it. The first message is empty and says that the stream has begun. A caller that
-	// is too slow misses calls, which are counted, and delays neither the process nor another caller; without a caller
-	// nothing is collected. Removed are values of environment variables, credentials, commands and arguments, input and
+	// from now on. `quartet record` calls it. pleg first sends its record, from which its decisions follow. An empty
+	// message says that the stream has begun. A caller that is too slow misses calls, which are counted, and delays neither
+	// the process nor another caller; without a caller nothing is collected. Removed are values of environment variables, credentials, commands and arguments, input and
 	// output of commands, addresses of streams, annotations that are not the node's own, texts of the runtime, and its
 	// verbose information. Fails with FAILED_PRECONDITION in a process that calls no runtime: configmux and nodestatus.
 	WatchRuntimeCalls(*WatchRuntimeCallsRequest, grpc.ServerStreamingServer[WatchRuntimeCallsResponse]) error

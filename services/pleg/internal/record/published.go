@@ -25,16 +25,40 @@ type Published struct {
 // phaseNames are the names of phases in Published. It omits removed containers.
 var phaseNames = map[phase]string{phaseCreated: "created", phaseStarted: "started", phaseDied: "died"}
 
+// phasesByName returns the names of phases; nil for nil.
+func phasesByName(phases map[string]phase) map[string]string {
+	if phases == nil {
+		return nil
+	}
+	names := make(map[string]string, len(phases))
+	for id, phase := range phases {
+		names[id] = phaseNames[phase]
+	}
+	return names
+}
+
+// phasesOf returns the phases with names; nil for nil. A phase with an unknown name counts as unseen.
+func phasesOf(names map[string]string) map[string]phase {
+	if names == nil {
+		return nil
+	}
+	phases := make(map[string]phase, len(names))
+	for id, name := range names {
+		for phase, known := range phaseNames {
+			if name == known {
+				phases[id] = phase
+			}
+		}
+	}
+	return phases
+}
+
 // Published returns the published state of the pod after every change that Observe and Fail have returned; zero if
 // nothing was published.
 func (p Pod) Published() Published {
 	switch {
 	case p.phases != nil:
-		t := Published{Status: brief(p.Status), Phases: make(map[string]string, len(p.phases))}
-		for id, phase := range p.phases {
-			t.Phases[id] = phaseNames[phase]
-		}
-		return t
+		return Published{Status: brief(p.Status), Phases: phasesByName(p.phases)}
 	case p.previous != nil && p.previous.Status != nil && p.Status != nil:
 		// It was only listed, so only the failed inspection and its present containers were published.
 		t := Published{Status: withListed(p.previous.Status, p.Status), Phases: p.previous.Phases}
@@ -50,7 +74,7 @@ func (p Pod) Published() Published {
 }
 
 // Restore returns a pod with only its published state; zero if it did not exist. Its first observation is compared with
-// that state. A phase with an unknown name counts as unseen.
+// that state.
 func Restore(t Published) Pod { return Pod{previous: &t} }
 
 // Restored reports whether only the pod's state from the previous process is known.
@@ -83,17 +107,7 @@ func (p Pod) known() known {
 		brief:  true,
 		failed: failed || p.previous.Status.GetInspectError() != "",
 	}
-	if p.previous.Phases == nil {
-		return k
-	}
-	k.phases = make(map[string]phase, len(p.previous.Phases))
-	for id, name := range p.previous.Phases {
-		for phase, known := range phaseNames {
-			if name == known {
-				k.phases[id] = phase
-			}
-		}
-	}
+	k.phases = phasesOf(p.previous.Phases)
 	return k
 }
 

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 	"pgregory.net/rapid"
 
+	debugv1 "github.com/quartet-node/quartet/gen/quartet/debug/v1"
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/services/pleg/internal/record"
 )
@@ -299,6 +300,9 @@ func TestEventsAreOrderedUniqueAndReliable(t *testing.T) {
 			if rapid.Bool().Draw(t, "look") {
 				look()
 			}
+			if rapid.IntRange(0, 9).Draw(t, "copies") == 0 {
+				pod = throughARecording(t, pod)
+			}
 		}
 		pod, _ = pod.Observe(world.status())
 		if diff := cmp.Diff(world.status(), pod.Status, protocmp.Transform()); diff != "" {
@@ -322,6 +326,45 @@ func TestEventsAreOrderedUniqueAndReliable(t *testing.T) {
 		pod.Observe(world.status())
 		if !proto.Equal(before, pod.Status) {
 			t.Fatal("observing changed a status that others read")
+		}
+	})
+}
+
+// throughARecording returns the record of a pod as a recording has it.
+func throughARecording(t *rapid.T, pod record.Pod) record.Pod {
+	data, err := proto.Marshal(pod.Recorded("uid-1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	recorded := &debugv1.PLEGRecordPod{}
+	if err := proto.Unmarshal(data, recorded); err != nil {
+		t.Fatal(err)
+	}
+	return record.FromRecorded(recorded)
+}
+
+// TestARecordingHasTheWholeRecord: what was published before this process, too.
+func TestARecordingHasTheWholeRecord(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		empty, _ := record.Pod{}.Observe(status())
+		observed, _ := record.Pod{}.Observe(status(sandbox("s", ready), container("a", running, 1)))
+		listed, _ := record.Pod{}.Fail(status(sandbox("s", ready), container("a", created, 1)), "no answer")
+		pod := rapid.SampledFrom([]record.Pod{
+			{}, empty, observed, listed, record.Restore(record.Published{}), record.Restore(observed.Published()),
+			record.Restore(listed.Published()),
+		}).Draw(t, "record")
+		if rapid.Bool().Draw(t, "fails") {
+			pod, _ = pod.Fail(status(sandbox("s", ready)), "broken")
+		}
+		again := throughARecording(t, pod)
+		seen := func() *lifecyclev1.PodStatus { return status(sandbox("s", ready), container("a", exited, 1)) }
+		if again.Inspected() != pod.Inspected() || again.Restored() != pod.Restored() {
+			t.Fatalf("inspected %v, restored %v, want %v, %v", again.Inspected(), again.Restored(), pod.Inspected(), pod.Restored())
+		}
+		_, want := pod.Observe(seen())
+		_, got := again.Observe(seen())
+		if diff := cmp.Diff(format(want), format(got)); diff != "" {
+			t.Fatalf("changes (-want +got):\n%s", diff)
 		}
 	})
 }

@@ -121,6 +121,8 @@ type round struct {
 	beganBoot           time.Duration
 	// changed is closed and replaced when a relist has finished.
 	changed chan struct{}
+	// syncedBoot is the boot time at which the first relist finished; 0 before that.
+	syncedBoot time.Duration
 	// err is the error of the last relist.
 	err error
 }
@@ -347,6 +349,7 @@ func (r *Relister) finishRound(began time.Time, boot time.Duration) {
 			}
 		}
 		r.cfg.Events.Doubt(r.unseen > 0)
+		r.round.syncedBoot = r.cfg.BootTime()
 		close(r.synced)
 		r.cfg.Journal.Complete()
 		r.cfg.Logger.Info("the first relist has finished", "pods", len(r.pods))

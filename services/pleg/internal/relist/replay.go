@@ -1,6 +1,7 @@
 package relist
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"maps"
@@ -10,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	internalapi "k8s.io/cri-api/pkg/apis"
 
+	debugv1 "github.com/quartet-node/quartet/gen/quartet/debug/v1"
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/inspection"
 	"github.com/quartet-node/quartet/services/pleg/internal/record"
@@ -72,28 +74,16 @@ func recordOf(status *lifecyclev1.PodStatus) record.Pod {
 	return observed
 }
 
-// PublishedAs returns the published state of a pod with a published status.
-func PublishedAs(status *lifecyclev1.PodStatus) record.Published { return recordOf(status).Published() }
-
-// Published returns the published state of each pod, as a journal has it.
-func (p *Replay) Published() map[string]record.Published {
+// Restore sets the record of a pod to a recorded one, without an event.
+func (p *Replay) Restore(recorded *debugv1.PLEGRecordPod) {
 	p.r.mu.Lock()
 	defer p.r.mu.Unlock()
-	all := map[string]record.Published{}
-	for uid, pod := range p.r.pods {
-		if published := pod.record.Published(); published.Status != nil && !pod.record.Gone() {
-			all[uid] = published
-		}
+	delete(p.r.pods, recorded.GetUid())
+	known := p.r.pod(recorded.GetUid())
+	known.record = record.FromRecorded(recorded)
+	if recorded.GetFailed() {
+		known.failure = cmp.Or(known.record.Status.GetInspectError(), "the error is not recorded")
 	}
-	return all
-}
-
-// Restore sets the record of a pod to its published state at the end of the previous process.
-func (p *Replay) Restore(uid string, published record.Published) {
-	p.r.mu.Lock()
-	defer p.r.mu.Unlock()
-	delete(p.r.pods, uid)
-	p.r.pod(uid).record = record.Restore(published)
 }
 
 // SetBefore says whether the first relist of a process that has restored the record has not finished yet.
@@ -123,15 +113,6 @@ func (p *Replay) Inspect(
 		delete(p.r.pods, uid)
 	}
 	return nil
-}
-
-// Ask makes the calls of an inspection of a pod of which a status is known, and decides nothing. The status is nil for
-// a pod of which nothing is known, or only what an earlier process has published.
-func Ask(
-	ctx context.Context, runtime internalapi.RuntimeService, uid string, status *lifecyclev1.PodStatus,
-) error {
-	_, err := inspection.Pod(ctx, runtime, uid, 0, time.Time{}, status)
-	return err
 }
 
 // Late publishes that the inspection of a pod that began at a time is overdue.

@@ -152,6 +152,14 @@ func (w *world) inspected(uid string) int {
 	return w.inspections[uid]
 }
 
+// release ends the hang of a pod.
+func (w *world) release(uid string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	close(w.hung[uid])
+	delete(w.hung, uid)
+}
+
 // heal ends every failure.
 func (w *world) heal() {
 	w.mu.Lock()

@@ -2,7 +2,7 @@
 // inspect, and which lifecycle events an inspection makes. It uses package relist as it is, and gives it each recorded
 // list, event and inspection in the order of the recording. So the result does not depend on the speed of the machine.
 //
-// The recording has gaps, for example while pleg was killed. Each part between two gaps begins with what was published.
+// The recording has gaps, for example while pleg was killed. Each part between two gaps begins with pleg's record.
 package replay
 
 import (
@@ -79,9 +79,8 @@ func Run(ctx context.Context, cfg Config) (Summary, error) {
 	}
 	var summary Summary
 	pods := map[string]bool{}
-	var p *player
 	for _, s := range segments {
-		p = newPlayer(cfg, s, &summary, p)
+		p := newPlayer(cfg, s, &summary)
 		if err := p.play(ctx); err != nil {
 			return Summary{}, err
 		}
@@ -110,12 +109,6 @@ type player struct {
 	due []due
 	// wanted is since when the inspection of a pod is due.
 	wanted map[string]time.Time
-	// begun has how the record of a restarted pleg began, of pods without a recorded inspection so far.
-	begun map[string]beginning
-	// inspected has the boot time of the last inspection of each pod.
-	inspected map[string]time.Duration
-	// first has the pods for which the first relist of a restarted pleg waits; nil before it.
-	first map[string]bool
 	// names are the names of the pods, and compared those that were.
 	names    map[string]string
 	compared map[string]bool
@@ -127,13 +120,12 @@ type due struct {
 	listed *relist.Listed
 }
 
-// newPlayer returns a player of a segment. before is that of the segment before; nil for the first.
-func newPlayer(cfg Config, s *segment, summary *Summary, before *player) *player {
+// newPlayer returns a player of a segment.
+func newPlayer(cfg Config, s *segment, summary *Summary) *player {
 	p := &player{
 		cfg: cfg, segment: s, summary: summary, clock: clocktesting.NewFakeClock(s.begin()),
 		published: map[string][]*lifecyclev1.Event{}, wanted: map[string]time.Time{}, names: map[string]string{},
-		compared: map[string]bool{}, inspected: map[string]time.Duration{},
-		begun: map[string]beginning{},
+		compared: map[string]bool{},
 	}
 	p.events = stream.NewEdge[*lifecyclev1.Event](stream.Config{Clock: p.clock})
 	p.relist = relist.NewReplay(relist.Config{
@@ -142,17 +134,15 @@ func newPlayer(cfg Config, s *segment, summary *Summary, before *player) *player
 		Metrics: relist.NewMetrics(prometheus.NewRegistry()),
 	})
 	for uid, pod := range s.pods {
-		if pod.known != nil {
+		switch {
+		case pod.record != nil:
+			p.name(uid, pod.record.GetPublished().GetStatus())
+			p.name(uid, pod.record.GetObserved().GetStatus())
+			p.relist.Restore(pod.record)
+		case pod.known != nil:
 			p.name(uid, pod.known)
-			p.begun[uid] = beginning{status: pod.known, earlier: pod.earlier}
-			p.know(uid, p.begun[uid])
+			p.relist.Know(uid, pod.known)
 		}
-	}
-	if !s.restarted {
-		clear(p.begun)
-	} else {
-		p.relist.SetBefore(true)
-		p.resume(before)
 	}
 	return p
 }
@@ -231,6 +221,9 @@ func (p *player) set(at time.Time) {
 func (p *player) step(ctx context.Context, s *step) error {
 	p.clock.SetTime(s.began)
 	p.boot = s.boot
+	if s.uid == "" && s.boot < p.segment.from {
+		return nil // what follows from it is in the record
+	}
 	switch {
 	case s.event != nil:
 		runtimeevents.Hint(p.relist.Hints(), s.event, runtimeevents.TimeOf(s.event))
@@ -244,16 +237,10 @@ func (p *player) step(ctx context.Context, s *step) error {
 	}
 	p.set(s.ended)
 	wait := relist.Settle
-	if p.segment.restarted && p.first == nil {
+	if !p.isSynced() {
 		wait = relist.FirstSettle
 	}
 	p.due = append(p.due, due{at: s.ended.Add(wait), listed: listed})
-	if p.first == nil {
-		p.first = map[string]bool{}
-		for _, uid := range p.relist.Wanted() {
-			p.first[uid] = true
-		}
-	}
 	return nil
 }
 
@@ -261,17 +248,17 @@ func (p *player) step(ctx context.Context, s *step) error {
 func (p *player) inspect(ctx context.Context, s *step) error {
 	pod := p.segment.pods[s.uid]
 	if s.boot < pod.knownAt {
-		return nil // what was known at the begin is newer
+		p.relist.Forgo(s.uid) // what was known at the begin is newer
+		return nil
 	}
 	if s.ended.Sub(s.began) > relist.Overdue {
 		p.set(s.began.Add(relist.Overdue))
 		p.relist.Late(s.uid, s.began)
 	}
 	p.set(s.ended)
-	p.served(s)
+	p.relist.SetBefore(p.segment.continues && !p.isSynced())
 	runtime := newService(s.calls)
 	want := pod.until(s)
-	p.begins(ctx, s, want)
 	if err := p.relist.Inspect(ctx, runtime, s.uid, s.began, s.boot); err != nil {
 		if s == pod.inspections[len(pod.inspections)-1] {
 			return nil // the recording has only a part of it
@@ -279,15 +266,20 @@ func (p *player) inspect(ctx context.Context, s *step) error {
 		return p.report(s, ActionInspect, "asks for "+runtime.missing, "does not ask for it")
 	}
 	p.summary.Inspections++
-	p.inspected[s.uid] = s.boot
 	delete(p.wanted, s.uid)
-	delete(p.first, s.uid)
 	p.adoptInspected()
 	if err := p.collect(ctx); err != nil {
 		return err
 	}
+	if !p.isSynced() && !p.segment.continues {
+		delete(p.published, s.uid) // pleg makes no events of what it finds then
+		return nil
+	}
 	return p.compare(s, want)
 }
+
+// isSynced reports whether the first relist has finished by now.
+func (p *player) isSynced() bool { return p.boot >= p.segment.syncedAt }
 
 // collect takes the events that were published.
 func (p *player) collect(ctx context.Context) error {

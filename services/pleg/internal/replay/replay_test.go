@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	debugv1 "github.com/quartet-node/quartet/gen/quartet/debug/v1"
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/podlabels"
 	"github.com/quartet-node/quartet/internal/replayed"
@@ -20,8 +21,8 @@ var begun = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 // scene makes a segment.
 type scene struct{ *segment }
 
-func newScene(restarted bool) scene {
-	return scene{&segment{pods: map[string]*recorded{}, lastEvent: begun.Add(time.Hour), restarted: restarted}}
+func newScene() scene {
+	return scene{&segment{pods: map[string]*recorded{}, lastEvent: begun.Add(time.Hour)}}
 }
 
 // add adds a step, which is a list without a uid, and otherwise an inspection.
@@ -42,11 +43,10 @@ func (s scene) add(uid string, after time.Duration, calls runtime) {
 func (s scene) differences(t *testing.T) (found []replayed.Difference) {
 	t.Helper()
 	var summary Summary
-	s.forgetEarlier()
 	p := newPlayer(Config{Report: func(d replayed.Difference) error {
 		found = append(found, d)
 		return nil
-	}}, s.segment, &summary, nil)
+	}}, s.segment, &summary)
 	if err := p.play(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +101,7 @@ const present, gone = "POD_SYNC 1 sandboxes, 1 ready, 0 containers", "POD_SYNC 0
 // the first list would have given up. The first list says nothing about the pod of the second one.
 func TestAPodThatIsBackSoonIsNotUnknown(t *testing.T) {
 	there := runtimeWith([]string{"u"}, nil)
-	s := newScene(false)
+	s := newScene()
 	s.add("", 0, there)
 	s.add("u", 100*time.Millisecond, there)
 	s.add("u", time.Second, runtimeWith(nil, nil))
@@ -112,38 +112,62 @@ func TestAPodThatIsBackSoonIsNotUnknown(t *testing.T) {
 	}
 }
 
-// TestARestartedPLEGBeginsWithWhatWasPublished replays the first relist after a restart. It asks again for a container
-// whose end was known, and publishes the whole history of a pod that has come and ended meanwhile. A container that
-// only the events name was noted by the process before.
-func TestARestartedPLEGBeginsWithWhatWasPublished(t *testing.T) {
-	s := newScene(true)
-	s.pods["u"] = &recorded{earlier: true, knownAt: time.Second, known: &lifecyclev1.PodStatus{
-		Uid: "u", Name: "u", Namespace: "default",
-		Sandboxes: []*lifecyclev1.Sandbox{{
-			Id: "u", State: lifecyclev1.SandboxState_SANDBOX_STATE_READY, CreatedAt: timestamppb.New(time.Unix(0, 0)),
-		}},
-		Containers: []*lifecyclev1.Container{
-			{Id: "lost", Name: "lost", State: lifecyclev1.ContainerState_CONTAINER_STATE_EXITED},
+// TestARestartedPLEGBeginsWithItsRecord replays the first relist after a restart. It asks again for a container whose
+// end was known, tells of the end of one that only the record has, and publishes the whole history of a pod that has
+// come and ended meanwhile. A pod that comes after the first relist has no history.
+func TestARestartedPLEGBeginsWithItsRecord(t *testing.T) {
+	s := newScene()
+	s.from, s.continues, s.syncedAt = time.Minute, true, time.Minute+time.Second
+	exited, created := lifecyclev1.ContainerState_CONTAINER_STATE_EXITED, lifecyclev1.ContainerState_CONTAINER_STATE_CREATED
+	s.pods["u"] = &recorded{knownAt: time.Minute, record: &debugv1.PLEGRecordPod{
+		Uid: "u", Published: &debugv1.PLEGRecordState{
+			Inspected: true, Phases: map[string]string{"lost": "died", "brief": "created"},
+			Status: &lifecyclev1.PodStatus{
+				Uid: "u", Name: "u", Namespace: "default",
+				Sandboxes: []*lifecyclev1.Sandbox{{
+					Id: "u", State: lifecyclev1.SandboxState_SANDBOX_STATE_READY, CreatedAt: timestamppb.New(time.Unix(0, 0)),
+				}},
+				Containers: []*lifecyclev1.Container{
+					{Id: "brief", Name: "brief", State: created, ExitCode: 9}, {Id: "lost", Name: "lost", State: exited},
+				},
+			},
 		},
 	}}
 	old, fresh := runtimeWith([]string{"u"}, map[string]string{"u": "lost"}), runtimeWith([]string{"v"}, map[string]string{"v": "app"})
-	s.served = begun.Add(time.Second)
 	s.add("", 0, runtimeWith([]string{"u", "v"}, map[string]string{"u": "lost", "v": "app"}))
 	s.add("u", 100*time.Millisecond, old)
 	s.add("v", 100*time.Millisecond, fresh)
-	for _, what := range []lifecyclev1.EventType{
-		lifecyclev1.EventType_EVENT_TYPE_CONTAINER_DIED, lifecyclev1.EventType_EVENT_TYPE_CONTAINER_REMOVED,
-	} {
-		s.pods["u"].events = append(s.pods["u"].events, &lifecyclev1.Event{
-			Type: what, PodUid: "u", ContainerId: "brief", ContainerName: "brief", ExitCode: 9,
-			Status: &lifecyclev1.PodStatus{Uid: "u", ObservedBoottimeNs: int64(time.Minute + 100*time.Millisecond)},
-		})
-	}
+	s.add("w", 2*time.Second, runtimeWith([]string{"w"}, map[string]string{"w": "late"}))
 	want := []string{
 		"CONTAINER_REMOVED lost", "CONTAINER_DIED brief exit code 9", "CONTAINER_REMOVED brief",
 		"POD_SYNC 1 sandboxes, 1 ready, 1 containers", "CONTAINER_STARTED app", "CONTAINER_DIED app exit code 0",
+		"POD_SYNC 1 sandboxes, 1 ready, 1 containers", "CONTAINER_DIED late exit code 0",
 	}
 	if diff := cmp.Diff(want, s.replays(t)); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+}
+
+// TestWhatTheRecordHasIsNotReplayed: an inspection and an event of the runtime before the record.
+func TestWhatTheRecordHasIsNotReplayed(t *testing.T) {
+	s := newScene()
+	s.from = time.Minute + time.Second
+	s.pods["u"] = &recorded{knownAt: s.from, record: &debugv1.PLEGRecordPod{Uid: "u"}}
+	s.add("", 0, runtimeWith([]string{"u"}, nil))
+	s.add("u", 100*time.Millisecond, runtimeWith([]string{"u"}, nil))
+	s.add("", time.Minute, runtimeWith(nil, nil))
+	if found := s.differences(t); len(found) > 0 {
+		t.Errorf("differences %+v, want none", found)
+	}
+}
+
+// TestAPLEGWithoutMemoryIsSilentUntilItsFirstRelist: what it finds may be old.
+func TestAPLEGWithoutMemoryIsSilentUntilItsFirstRelist(t *testing.T) {
+	s := newScene()
+	s.from, s.syncedAt = time.Minute, time.Minute+time.Second
+	s.add("u", 100*time.Millisecond, runtimeWith([]string{"u"}, nil))
+	s.add("v", 2*time.Second, runtimeWith([]string{"v"}, nil))
+	if diff := cmp.Diff([]string{present}, s.replays(t)); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}
 }
@@ -151,7 +175,7 @@ func TestARestartedPLEGBeginsWithWhatWasPublished(t *testing.T) {
 // TestAnInspectionThatHungUntilTheEndIsNotAnEarlierOne: its calls are not in the recording, and the event that it is
 // overdue is.
 func TestAnInspectionThatHungUntilTheEndIsNotAnEarlierOne(t *testing.T) {
-	s := newScene(false)
+	s := newScene()
 	s.add("u", 0, runtimeWith([]string{"u"}, nil))
 	s.pods["u"].events = []*lifecyclev1.Event{{
 		Type: lifecyclev1.EventType_EVENT_TYPE_POD_SYNC, PodUid: "u", ObservedAt: timestamppb.New(begun.Add(6 * time.Second)),

@@ -2,6 +2,7 @@ package replay
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -13,7 +14,6 @@ import (
 	"github.com/quartet-node/quartet/internal/noderecording"
 	"github.com/quartet-node/quartet/internal/podlabels"
 	"github.com/quartet-node/quartet/internal/runtimecalls"
-	"github.com/quartet-node/quartet/services/pleg/internal/relist"
 )
 
 // segment is a part of a recording in which pleg's calls and events are complete.
@@ -25,12 +25,17 @@ type segment struct {
 	synced bool
 	// lastEvent is the time of the last event of any pod: all events before it are there.
 	lastEvent time.Time
-	// restarted is true if pleg was away before it, so that its record begins with what the earlier process has published.
-	restarted bool
-	// served is when the recorder had the state of a restarted pleg: its first relist had finished then. It is zero if the
-	// recorder had it already at the begin.
-	served time.Time
+	// from is the boot time of pleg's record at its begin; 0 without one, in which case the begin is known only from the
+	// events so far.
+	from time.Duration
+	// continues is true if pleg compared the observations of its first relist with what the process before had published.
+	continues bool
+	// syncedAt is the boot time at which the first relist had finished; never if it was not recorded.
+	syncedAt time.Duration
 }
+
+// never is a boot time that does not come.
+const never = time.Duration(math.MaxInt64)
 
 // step is what pleg did: it heard an event of the runtime, listed everything, or inspected a pod.
 type step struct {
@@ -49,11 +54,11 @@ type step struct {
 
 // recorded is what a segment has about a pod.
 type recorded struct {
-	// known is the status at its begin; nil if there is no pod. knownAt is the boot time of that observation. earlier is
-	// true if it is one of the process before.
-	known   *lifecyclev1.PodStatus
+	// record is pleg's record of it at the begin; nil without one. known is then its status; nil if there is no pod.
+	record *debugv1.PLEGRecordPod
+	known  *lifecyclev1.PodStatus
+	// knownAt is the boot time of the record, or of the observation that is known.
 	knownAt time.Duration
-	earlier bool
 	events  []*lifecyclev1.Event
 	// inspections are in their order.
 	inspections []*step
@@ -65,12 +70,14 @@ type reader struct {
 	// now is the present segment; nil in a gap. callsUp and eventsUp say which streams the recorder has.
 	now               *segment
 	callsUp, eventsUp bool
-	// eventsLost is true if the stream of events was lost after the recorder had last had both. A pleg that has ended
-	// takes both with it. Calls alone have a gap if the recorder was too slow, and events alone if their stream has
-	// overflowed.
-	eventsLost bool
+	// record is pleg's record at the begin of the next segment: the first message has no pod.
+	record []*debugv1.PLEGRecord
+	// early has the events before a segment, which may belong to calls in it.
+	early []noderecording.Entry
 	// since is the boot time from which each call of the present segment is known; 0 before the first.
 	since time.Duration
+	// lastCall is the boot time of the last call so far.
+	lastCall time.Duration
 	// statuses has the latest published status of each pod, and observed when it was observed.
 	statuses map[string]*lifecyclev1.PodStatus
 	observed map[string]time.Duration
@@ -90,6 +97,8 @@ func read(entries []noderecording.Entry) ([]*segment, error) {
 			if err := r.call(i, e); err != nil {
 				return nil, fmt.Errorf("line %d: %w", e.Line, err)
 			}
+		case noderecording.PLEGRecord:
+			r.recorded(e)
 		case noderecording.Events:
 			r.event(e)
 		case noderecording.Desired, noderecording.Health, noderecording.Node, noderecording.Pods, noderecording.PodEvents,
@@ -100,67 +109,63 @@ func read(entries []noderecording.Entry) ([]*segment, error) {
 	return r.segments, nil
 }
 
-// begin begins a segment. end ends it.
-func (r *reader) begin(restarted bool) {
-	r.now = &segment{pods: map[string]*recorded{}, restarted: restarted}
+// recorded takes a part of pleg's record.
+func (r *reader) recorded(e noderecording.Entry) {
+	one, _ := e.Value.(*debugv1.PLEGRecord)
+	switch {
+	case r.callsUp && r.now != nil && one.GetSynced() && one.GetPod() == nil:
+		r.now.syncedAt = min(r.now.syncedAt, time.Duration(one.GetTakenBoottimeNs()))
+	case !r.callsUp && one.GetPod() == nil:
+		r.record = []*debugv1.PLEGRecord{one} // the begin of a stream
+	case !r.callsUp:
+		r.record = append(r.record, one)
+	}
+}
+
+// begin begins a segment, from pleg's record if there is one. end ends it.
+func (r *reader) begin() {
+	r.now = &segment{pods: map[string]*recorded{}}
 	r.since, r.list, r.open, r.owners = 0, nil, map[string]*step{}, map[string]string{}
-	for uid, status := range r.statuses {
-		r.now.pods[uid] = &recorded{known: status, knownAt: r.observed[uid], earlier: restarted}
+	if len(r.record) == 0 {
+		for uid, status := range r.statuses {
+			r.now.pods[uid] = &recorded{known: status, knownAt: r.observed[uid]}
+		}
+		return
+	}
+	head := r.record[0]
+	r.now.from, r.now.continues = time.Duration(head.GetTakenBoottimeNs()), head.GetContinues()
+	if !head.GetSynced() {
+		r.now.syncedAt = never
+	}
+	for _, one := range r.record[1:] {
+		r.now.pods[one.GetPod().GetUid()] = &recorded{
+			record: one.GetPod(), knownAt: time.Duration(one.GetTakenBoottimeNs()),
+		}
+	}
+	r.record = nil
+	for _, e := range r.early {
+		r.event(e)
 	}
 }
 
 func (r *reader) end() {
 	if r.now != nil && r.now.synced {
 		slices.SortStableFunc(r.now.steps, func(a, b *step) int { return a.at - b.at })
-		r.now.forgetEarlier()
 		r.segments = append(r.segments, r.now)
 	}
 	r.now = nil
-}
-
-// forgetEarlier finds the pods that a restarted pleg had inspected before its calls were recorded, so that its record
-// of them is not that of the process before. Its first relist inspects every pod. If it has not inspected one after the
-// first list of the segment, or was served before, that was a later relist.
-func (s *segment) forgetEarlier() {
-	i := slices.IndexFunc(s.steps, (*step).hasListed)
-	if i < 0 {
-		return
-	}
-	list, last := s.steps[i], s.steps[len(s.steps)-1]
-	inspects := func(pod *recorded, until time.Time) bool {
-		return len(pod.inspections) > 0 && pod.inspections[0].began.Before(until)
-	}
-	until := list.ended.Add(relist.FirstSettle)
-	if list.began.After(s.served) {
-		until = list.began
-	}
-	for _, pod := range s.pods {
-		if pod.earlier && !inspects(pod, until) && last.ended.After(list.ended.Add(relist.Settle)) {
-			until = list.began
-			break
-		}
-	}
-	for _, pod := range s.pods {
-		pod.earlier = pod.earlier && inspects(pod, until)
-	}
-}
-
-// hasListed reports whether a step is a list of everything that has succeeded.
-func (s *step) hasListed() bool {
-	return s.uid == "" && s.event == nil && s.calls[listSandboxes].code == 0 && s.calls[listContainers].code == 0
 }
 
 func (r *reader) call(i int, e noderecording.Entry) error {
 	switch e.Op {
 	case noderecording.Synced:
 		r.end()
-		r.begin(r.eventsLost)
-		r.callsUp, r.now.synced = true, r.eventsUp
-		r.eventsLost = false
+		r.begin()
+		r.callsUp, r.now.synced, r.early = true, r.eventsUp, nil
 		return nil
 	case noderecording.Down:
 		r.end()
-		r.callsUp, r.eventsLost = false, r.eventsLost || !r.eventsUp
+		r.callsUp = false
 		return nil
 	case noderecording.Put, noderecording.Remove:
 	}
@@ -174,6 +179,7 @@ func (r *reader) call(i int, e noderecording.Entry) error {
 		at: i, line: e.Line, began: began, ended: began.Add(call.GetTook().AsDuration()),
 		boot: time.Duration(call.GetBeganBoottimeNs()),
 	}
+	r.lastCall = max(r.lastCall, s.boot)
 	if r.since == 0 {
 		r.since = s.boot + call.GetTook().AsDuration()
 	}
@@ -238,7 +244,7 @@ func (r *reader) extend(uid, call string, s *step, a answer) {
 
 func (r *reader) pod(uid string) *recorded {
 	if r.now.pods[uid] == nil {
-		r.now.pods[uid] = &recorded{}
+		r.now.pods[uid] = &recorded{knownAt: r.now.from}
 	}
 	return r.now.pods[uid]
 }
@@ -249,40 +255,60 @@ func (r *reader) event(e noderecording.Entry) {
 	switch e.Op {
 	case noderecording.Synced:
 		r.eventsUp = true
-		if r.now != nil && !r.now.synced {
-			r.now.synced, r.now.served = true, e.Time
-		}
-		if r.callsUp {
-			r.eventsLost = false
+		if r.now != nil {
+			r.now.synced = true
 		}
 		return
 	case noderecording.Down:
-		r.eventsUp, r.eventsLost = false, true
+		r.eventsUp, r.early = false, nil
 		r.end()
 		if r.callsUp {
-			r.begin(false) // its state follows
+			r.begin() // its state follows
 		}
 		return
 	case noderecording.Put, noderecording.Remove:
 	}
 	event, _ := e.Value.(*lifecyclev1.Event)
 	boot := time.Duration(event.GetStatus().GetObservedBoottimeNs())
-	if r.now != nil {
+	switch {
+	case r.now == nil:
+		r.early = append(r.early, e)
+	case r.isCompared(event, boot):
 		r.now.lastEvent = event.GetObservedAt().AsTime()
-	}
-	if r.now != nil && r.eventsUp && r.since != 0 && (boot >= r.since || failed(event)) {
 		r.pod(e.Key).events = append(r.pod(e.Key).events, event)
-	} else if r.now != nil {
-		pod := r.pod(e.Key)
-		pod.known, pod.knownAt, pod.earlier = event.GetStatus(), boot, false
-		if e.Op == noderecording.Remove {
-			pod.known = nil
-		}
+	default:
+		r.now.lastEvent = event.GetObservedAt().AsTime()
+		r.knows(e, event.GetStatus(), boot)
 	}
 	r.statuses[e.Key], r.observed[e.Key] = event.GetStatus(), boot
 	if e.Op == noderecording.Remove {
 		delete(r.statuses, e.Key)
 		delete(r.observed, e.Key)
+	}
+}
+
+// isCompared reports whether an event is one of an inspection in the segment.
+func (r *reader) isCompared(event *lifecyclev1.Event, boot time.Duration) bool {
+	since := r.since
+	if r.now.from != 0 {
+		since = r.now.from
+	}
+	return r.eventsUp && since != 0 && (boot >= since || failed(event))
+}
+
+// knows notes the status in an event as what was known at the begin of the segment, unless pleg's record has it.
+func (r *reader) knows(e noderecording.Entry, status *lifecyclev1.PodStatus, boot time.Duration) {
+	switch {
+	case r.now.from == 0:
+	case e.Value == nil: // gone before the stream of events began
+		boot = r.lastCall
+	case boot < r.now.from && r.now.pods[e.Key] == nil, r.now.pods[e.Key] != nil && boot < r.now.pods[e.Key].knownAt:
+		return
+	}
+	pod := r.pod(e.Key)
+	pod.record, pod.known, pod.knownAt = nil, status, boot
+	if e.Op == noderecording.Remove {
+		pod.known = nil
 	}
 }
 
