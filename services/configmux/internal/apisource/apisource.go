@@ -108,12 +108,14 @@ type Source struct {
 	mode string
 	// restored are the pods of the checkpoint, until they are used or not needed any more.
 	restored []*v1.Pod
+	// opening is true while the keeper reads the checkpoint, and due if its pods are to be used when it is read.
+	opening, due bool
 	// unread is true as long as the checkpoint cannot be read and may be needed. It is read again and again.
 	unread bool
 	// listed is true after the first list, and listedAt is the time of the last one.
 	listed   bool
 	listedAt time.Time
-	// failures maps each verb to the error of its last request; nil if it succeeded.
+	// failures maps each verb to the error of its last request, without what happens to its pods; nil if it succeeded.
 	failures map[reflector.Verb]*source.Error
 	// damaged describes the problem with the checkpoint at the start, and unsaved why it cannot be written; nil if there
 	// is no problem.
@@ -149,7 +151,7 @@ func (s *Source) Stands() error { return s.steps.Stands() }
 func (s *Source) Run(ctx context.Context, sink source.Sink) error {
 	s.sink = sink
 	s.keeper = newKeeper(s.cfg)
-	s.keeper.written = s.openCheckpoint()
+	s.opening = true
 	defer s.keeper.start()()
 	defer s.passLast()
 	s.steps.Do(func() { s.sink.Set(Name, s.failed()) })
@@ -174,13 +176,20 @@ func (s *Source) Run(ctx context.Context, sink source.Sink) error {
 		case <-timer.C():
 			s.openAgain()
 			s.steps.Do(func() { s.restore(ctx) })
-			if s.unread {
+			if s.unread || s.opening {
 				timer.Reset(readAgain)
 			}
+		case o := <-s.keeper.opened:
+			s.steps.Do(func() { s.opened(ctx, o) })
 		case <-s.keeper.ready:
 			s.keeperReady = true
 			s.passToKeeper()
 		case saving := <-s.keeper.outcome:
+			select {
+			case o := <-s.keeper.opened: // it came before
+				s.steps.Do(func() { s.opened(ctx, o) })
+			default:
+			}
 			s.steps.Do(func() { s.saved(saving.err) })
 		}
 	}
@@ -280,16 +289,8 @@ func (s *Source) refused(ctx context.Context, n news) {
 		s.restore(ctx)
 	}
 	now, text := s.cfg.Clock.Now(), Reason(n.err)
-	kept := "its pods continue to run in their last known form"
-	switch {
-	case s.listed:
-	case len(s.pods.held) > 0:
-		kept = "the pods of the checkpoint run in the meantime"
-	default:
-		kept = "none of its pods is known yet, and running pods are not changed"
-	}
 	failure := &source.Error{
-		Path: s.target, SeenAt: now, Message: fmt.Sprintf("cannot %s pods: %s; %s", n.verb, text, kept),
+		Path: s.target, SeenAt: now, Message: fmt.Sprintf("cannot %s pods: %s", n.verb, text),
 	}
 	last := s.failures[n.verb]
 	s.failures[n.verb], s.mode = failure, modeRetrying
@@ -300,8 +301,22 @@ func (s *Source) refused(ctx context.Context, n news) {
 	s.sink.Set(Name, reading)
 }
 
-// restore passes the pods of the checkpoint to the sink, unless there was a list or it has done so before.
+// kept returns what happens to the pods while requests fail.
+func (s *Source) kept() string {
+	switch {
+	case s.listed:
+		return "its pods continue to run in their last known form"
+	case len(s.pods.held) > 0:
+		return "the pods of the checkpoint run in the meantime"
+	default:
+		return "none of its pods is known yet, and running pods are not changed"
+	}
+}
+
+// restore passes the pods of the checkpoint to the sink, as soon as they are read, unless there was a list or it has done
+// so before.
 func (s *Source) restore(ctx context.Context) {
+	s.due = true
 	if len(s.restored) == 0 {
 		return
 	}

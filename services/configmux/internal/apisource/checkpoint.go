@@ -2,6 +2,7 @@ package apisource
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -66,44 +67,66 @@ func decode(data []byte) (node string, pods []*v1.Pod, err error) {
 	return string(name), pods, nil
 }
 
-// openCheckpoint reads the checkpoint, and returns its content if it is used. It renames a corrupt checkpoint; the node
-// then starts without one. One that cannot be read stays, and is read again.
-func (s *Source) openCheckpoint() (used []byte) {
-	path := s.cfg.Checkpoint
-	s.damaged = nil
-	data, err := statedir.Read(path)
-	s.unread = statedir.IsUnreadable(err)
+// opening is the result of reading the checkpoint.
+type opening struct {
+	// pods are the pods of the node; nil if the checkpoint is not used.
+	pods []*v1.Pod
+	// problem is why it cannot be used; empty if it can, or if there is none.
+	problem string
+	// unreadable is true if the disk does not give it, so that it may be read later.
+	unreadable bool
+}
+
+// open reads the checkpoint. It renames a corrupt one; the node then starts without one. One that cannot be read stays.
+func (k *keeper) open() opening {
+	data, err := statedir.Read(k.path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil
-	case s.unread:
-		s.damage(err.Error() + "; it is tried again")
-		return nil
+		return opening{}
+	case statedir.IsUnreadable(err):
+		return opening{problem: err.Error() + "; it is tried again", unreadable: true}
 	case err != nil:
-		s.damage(err.Error())
-		return nil
+		return opening{problem: err.Error()}
 	}
 	node, pods, err := decode(data)
 	switch {
 	case err != nil:
-		s.damage(fmt.Sprintf("the checkpoint of the API server's pods is corrupt: %v; %s", err, putAside(path)))
-	case node != s.cfg.Node:
-		s.cfg.Logger.Warn("the checkpoint of the API server's pods is that of another node; it is not used, and replaced with the first list",
-			telemetry.KeySource, Name, telemetry.KeyFile, path, "node", node, "this", s.cfg.Node)
-	default:
-		s.restored = pods
-		return data
+		return opening{
+			problem: fmt.Sprintf("the checkpoint of the API server's pods is corrupt: %v; %s", err, putAside(k.path)),
+		}
+	case node != k.node:
+		k.logger.Warn("the checkpoint of the API server's pods is that of another node; it is not used, and replaced with the first list",
+			telemetry.KeySource, Name, telemetry.KeyFile, k.path, "node", node, "this", k.node)
+		return opening{}
 	}
-	return nil
+	k.written = data
+	return opening{pods: pods}
+}
+
+// opened takes the result of reading the checkpoint. After a list only its problem matters, until it is written again.
+func (s *Source) opened(ctx context.Context, o opening) {
+	s.opening = false
+	changed := s.damaged != nil || o.problem != ""
+	s.damaged = nil
+	if o.problem != "" {
+		s.damage(o.problem)
+	}
+	if !s.listed {
+		s.restored, s.unread = o.pods, o.unreadable
+	}
+	if changed {
+		s.sink.Set(Name, s.corrected())
+	}
+	if s.due && !s.listed {
+		s.restore(ctx)
+	}
 }
 
 // openAgain reads a checkpoint that could not be read.
 func (s *Source) openAgain() {
-	if !s.unread {
-		return
-	}
-	if s.openCheckpoint(); !s.unread {
-		s.steps.Do(func() { s.sink.Set(Name, s.failed()) })
+	if s.unread && !s.opening {
+		s.opening = true
+		s.keeper.read <- struct{}{}
 	}
 }
 

@@ -11,10 +11,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -137,6 +139,35 @@ func TestAListThatComesAtOnceIsAllThatIsGiven(t *testing.T) {
 	r.clock.Step(time.Minute)
 	a.put(pod("b", "i:1"))
 	r.want(podset.Add, "b i:1")
+}
+
+// hang makes a file whose reads hang until the returned function is called, which gives it an empty content.
+func (r *rig) hang() (release func()) {
+	r.t.Helper()
+	must(r.t, unix.Mkfifo(r.checkpoint, checkpointMode))
+	release = sync.OnceFunc(func() {
+		pipe, err := os.OpenFile(r.checkpoint, os.O_RDWR, 0) // it does not wait for a reader
+		must(r.t, err)
+		must(r.t, pipe.Close())
+	})
+	r.t.Cleanup(release)
+	return release
+}
+
+// TestACheckpointWhoseReadHangsDelaysNoPod: pods come and change, and are written when the read has ended.
+func TestACheckpointWhoseReadHangsDelaysNoPod(t *testing.T) {
+	a := newAPIServer(t)
+	a.put(pod("a", "i:1"))
+	r := newRig(t, a.client())
+	release := r.hang()
+	r.run()
+	r.want(podset.None, "a i:1")
+	a.put(pod("b", "i:1"))
+	r.want(podset.Add, "b i:1")
+	release()
+	r.wrong("is corrupt") // the file that hung has no content
+	r.kept("a i:1", "b i:1")
+	r.mended()
 }
 
 func TestAListWithoutPodsEmptiesTheCheckpoint(t *testing.T) {

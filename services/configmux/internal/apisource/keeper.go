@@ -20,7 +20,7 @@ const (
 	saveAgain = 10 * time.Second
 )
 
-// keeper writes the checkpoint in its own goroutine, so that a slow disk delays no pod.
+// keeper reads and writes the checkpoint in its own goroutine, so that a disk that is slow or hangs delays no pod.
 type keeper struct {
 	path, node string
 	clock      clock.WithTicker
@@ -32,6 +32,10 @@ type keeper struct {
 	ready chan struct{}
 	// outcome holds the result of the last write. Its capacity is one: a newer result replaces one that was not received.
 	outcome chan saving
+	// read requests to read the file, and opened holds the result. Both have a capacity of one, and there is at most one
+	// request without a received result.
+	read   chan struct{}
+	opened chan opening
 	// written is the content of the file; nil if unknown.
 	written []byte
 }
@@ -43,6 +47,7 @@ func newKeeper(cfg Config) *keeper {
 	return &keeper{
 		path: cfg.Checkpoint, node: cfg.Node, clock: cfg.Clock, logger: cfg.Logger, metrics: cfg.Metrics,
 		latest: make(chan map[types.UID]*v1.Pod, 1), ready: make(chan struct{}, 1), outcome: make(chan saving, 1),
+		read: make(chan struct{}, 1), opened: make(chan opening, 1),
 	}
 }
 
@@ -69,10 +74,11 @@ func (k *keeper) keep(pods map[types.UID]*v1.Pod) {
 	k.latest <- pods
 }
 
-// run writes pods until the end, and then the last ones.
+// run reads the file at once and when it is told to, and writes pods until the end, and then the last ones.
 func (k *keeper) run(end <-chan struct{}) {
 	// unsaved holds pods that could not be written; nil if there are none.
 	var unsaved map[types.UID]*v1.Pod
+	k.opened <- k.open()
 	for {
 		select {
 		case k.ready <- struct{}{}:
@@ -84,6 +90,10 @@ func (k *keeper) run(end <-chan struct{}) {
 			stop()
 			k.last(unsaved)
 			return
+		case <-k.read:
+			stop()
+			k.opened <- k.open()
+			continue
 		case unsaved = <-k.latest:
 		case <-again:
 		}

@@ -40,7 +40,9 @@ func (s *Source) wrong() []source.Error {
 	var out []source.Error
 	for _, v := range verbs {
 		if failure := s.failures[v]; failure != nil {
-			out = append(out, *failure)
+			shown := *failure
+			shown.Message += "; " + s.kept()
+			out = append(out, shown)
 		}
 	}
 	for _, e := range []*source.Error{s.damaged, s.unsaved} {

@@ -8,11 +8,11 @@ import (
 )
 
 // Loops returns what has to go on for the nodes to get their pods and objects. A goroutine that is stuck holds a lock,
-// for which a check waits, or has not ended its step. The lock of the feed is not checked, because it is held while a
-// source waits for a disk that hangs: a restart would not help there.
+// for which a check waits, or has not ended its step.
 func (s *Site) Loops() []watchdog.Loop {
 	return []watchdog.Loop{
 		{Name: "nodes", Check: free(&s.mu)},
+		{Name: "feed", Check: free(&s.feed.mu)},
 		{Name: "sources", Check: func() error {
 			for _, n := range s.all() {
 				if err := n.stands(); err != nil {

@@ -16,6 +16,7 @@ import (
 func TestAStuckLoopOfASiteIsFound(t *testing.T) {
 	stuck := errors.New("a step of it has not ended for 1m0s")
 	s := &Site{nodes: map[string]*Node{"n1": {name: "n1", stands: func() error { return stuck }}}, uplink: &uplink{}}
+	s.feed = &feed{site: s}
 	for _, loop := range s.Loops() {
 		if loop.Name == "sources" {
 			if err := loop.Check(); !errors.Is(err, stuck) || !strings.Contains(err.Error(), "n1") {
@@ -23,7 +24,7 @@ func TestAStuckLoopOfASiteIsFound(t *testing.T) {
 			}
 		}
 	}
-	for name, lock := range map[string]*sync.Mutex{"uplink": &s.uplink.mu, "nodes": &s.mu} {
+	for name, lock := range map[string]*sync.Mutex{"uplink": &s.uplink.mu, "nodes": &s.mu, "feed": &s.feed.mu} {
 		loops := s.Loops()
 		i := slices.IndexFunc(loops, func(l watchdog.Loop) bool { return l.Name == name })
 		if i < 0 {

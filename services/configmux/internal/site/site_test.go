@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/trace/noop"
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -259,6 +260,25 @@ func TestASlowNodeDelaysNoOther(t *testing.T) {
 			t.Errorf("it took %d messages until %q; unsent changes of a pod fold into one", messages, want)
 		}
 	}
+}
+
+// TestACheckpointThatHangsDelaysNoNode: neither its own nor another gets its pods later.
+func TestACheckpointThatHangsDelaysNoNode(t *testing.T) {
+	dir := t.TempDir()
+	pipe := filepath.Join(dir, "hung.pods") // who opens it waits for a writer
+	must(t, unix.Mkfifo(pipe, 0o600))
+	r := newRig(t, dir, quiet())
+	defer r.stop()
+	r.feed.Listed([]runtime.Object{pod("hung", "p", 0), pod("well", "p", 0)}, time.Now())
+	r.feed.Changed(pod("well", "p", 1))
+	for node, want := range map[string]string{"hung": "p i:0", "well": "p i:1"} {
+		if got := r.pods(t, node); !slices.Equal(got, []string{want}) {
+			t.Errorf("node %s has the pods %v, want %s", node, got, want)
+		}
+	}
+	writer, err := os.OpenFile(pipe, os.O_RDWR, 0)
+	must(t, err)
+	must(t, writer.Close())
 }
 
 // TestCheckpointsAreThoseOfNodes: nothing else in the directory is taken for a node, and a name is never a path.
