@@ -237,7 +237,7 @@ func callsOf(ctx context.Context, admin *kubernetes.Clientset) (map[string]float
 			labels[l.GetName()] = l.GetValue()
 		}
 		switch labels["resource"] {
-		case "nodes", "pods", "leases", "events":
+		case "nodes", "pods", "leases", "events", "configmaps":
 			name := labels["verb"] + " " + labels["resource"]
 			if s := labels["subresource"]; s != "" {
 				name += "/" + s

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -20,6 +21,8 @@ import (
 const (
 	// sitePods is the number of pods of each node, and siteChanges that of changes whose delay is measured.
 	sitePods, siteChanges = 20, 1000
+	// siteObjectChanges is the number of changes of the config map, each after the one before is at all nodes.
+	siteObjectChanges = 20
 	// siteRate is the number of changes in a second.
 	siteRate = 50
 	// sitePatience is the time limit until all nodes are served.
@@ -28,6 +31,8 @@ const (
 	siteCreators = 8
 	// siteLabel is the label that changes.
 	siteLabel = "bench/change"
+	// siteConfigMap is the config map that all pods name, and siteConfigBytes the size of its content.
+	siteConfigMap, siteConfigBytes = "settings", 4096
 )
 
 // Site compares one configmux for many nodes with a watch for each node, at one API server.
@@ -47,6 +52,8 @@ type SiteTurn struct {
 	Start   Traffic `json:"start"`
 	Changes Traffic `json:"changes"`
 	Rest    Traffic `json:"rest"`
+	// ObjectChanges is the traffic of the changes of the config map.
+	ObjectChanges Traffic `json:"objectChanges"`
 	// StartSeconds is the time until all nodes have their pods, and RestartSeconds that after a kill of configmux.
 	StartSeconds   float64 `json:"startSeconds"`
 	RestartSeconds float64 `json:"restartSeconds"`
@@ -55,6 +62,9 @@ type SiteTurn struct {
 	// P50 and P99 are the seconds from the request for a change until the node of the pod has it.
 	P50 float64 `json:"p50Seconds"`
 	P99 float64 `json:"p99Seconds"`
+	// ObjectP50 and ObjectP99 are those from the request for a change of the config map until a node has it.
+	ObjectP50 float64 `json:"objectP50Seconds"`
+	ObjectP99 float64 `json:"objectP99Seconds"`
 	// PSSBytes is the memory of configmux, and CPUPercent its processor time during the changes.
 	PSSBytes   uint64  `json:"pssBytes"`
 	CPUPercent float64 `json:"cpuPercent"`
@@ -72,8 +82,9 @@ type Traffic struct {
 type siteRig struct {
 	*apiServer
 
-	opts   options
-	delays *delays
+	opts options
+	// pods and configMap are the delays of changes.
+	pods, configMap *delays
 }
 
 // measureSite measures both ways with the same pods.
@@ -84,7 +95,7 @@ func measureSite(ctx context.Context, opts options) (result Site, err error) {
 		return result, err
 	}
 	defer func() { err = api.close(err) }()
-	r := &siteRig{apiServer: api, opts: opts, delays: newDelays()}
+	r := &siteRig{apiServer: api, opts: opts, pods: newDelays(), configMap: newDelays()}
 	fmt.Printf("creating %d pods on each of %d nodes…\n", sitePods, opts.site)
 	if result.PodBytes, err = r.createPods(ctx); err != nil {
 		return result, err
@@ -102,8 +113,15 @@ func siteNode(i int) string { return fmt.Sprintf("site-%04d", i) }
 
 func sitePodName(node, pod int) string { return fmt.Sprintf("%s-%02d", siteNode(node), pod) }
 
-// createPods creates the pods, and returns the size of one.
+// createPods creates the config map and the pods that name it, and returns the size of one.
 func (r *siteRig) createPods(ctx context.Context) (size int, err error) {
+	settings := &v1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: siteConfigMap, Labels: map[string]string{siteLabel: "0"}},
+		Data:       map[string]string{"settings.yaml": strings.Repeat("0123456789abcde\n", siteConfigBytes/16)}, //nolint:mnd // a line
+	}
+	if _, err := r.admin.CoreV1().ConfigMaps("default").Create(ctx, settings, metav1.CreateOptions{}); err != nil {
+		return 0, err
+	}
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.SetLimit(siteCreators)
 	for i := range r.opts.site {
@@ -130,6 +148,9 @@ func sitePod(node, pod int) *v1.Pod {
 	for i := range 10 {
 		main.Env = append(main.Env, v1.EnvVar{Name: fmt.Sprintf("SETTING_%d", i), Value: "of a usual length"})
 	}
+	main.EnvFrom = []v1.EnvFromSource{{
+		ConfigMapRef: &v1.ConfigMapEnvSource{LocalObjectReference: v1.LocalObjectReference{Name: siteConfigMap}},
+	}}
 	side := *main.DeepCopy()
 	side.Name = "side"
 	return &v1.Pod{
@@ -140,7 +161,7 @@ func sitePod(node, pod int) *v1.Pod {
 
 // way is a way in which nodes get their pods.
 type way interface {
-	// start starts it, and returns when all nodes have their pods.
+	// start starts it, and returns when all nodes have their pods and the config map.
 	start(ctx context.Context) error
 	// restarted measures restarts.
 	restarted(ctx context.Context, turn *SiteTurn) error
@@ -183,8 +204,11 @@ func (r *siteRig) turn(
 	if err != nil {
 		return turn, err
 	}
-	turn.PSSBytes = pss
 	turn.CPUPercent = 100 * float64(after-before) / clockTicks / time.Since(begin).Seconds()
+	if turn.ObjectChanges, err = r.traffic(ctx, line, func() error { return r.changeConfigMap(ctx, &turn) }); err != nil {
+		return turn, err
+	}
+	turn.PSSBytes = pss
 	return turn, nodes.restarted(ctx, &turn)
 }
 
@@ -206,19 +230,19 @@ func (r *siteRig) traffic(ctx context.Context, line *meter, do func() error) (t 
 	return t, err
 }
 
-// requests returns the number of lists and watches of pods that the API server has begun.
+// requests returns the number of lists and watches of pods and config maps that the API server has begun.
 func (r *siteRig) requests(ctx context.Context) (float64, error) {
 	calls, err := callsOf(ctx, r.admin)
 	if err != nil {
 		return 0, err
 	}
 	open, err := longRunning(ctx, r.admin)
-	return calls["LIST pods"] + open, err
+	return calls["LIST pods"] + calls["LIST configmaps"] + open, err
 }
 
 // change changes labels of pods, and waits until the nodes have the changes.
 func (r *siteRig) change(ctx context.Context, turn *SiteTurn) error {
-	r.delays.clear()
+	r.pods.clear()
 	ticker := time.NewTicker(time.Second / siteRate)
 	defer ticker.Stop()
 	group, groupCtx := errgroup.WithContext(ctx)
@@ -231,19 +255,37 @@ func (r *siteRig) change(ctx context.Context, turn *SiteTurn) error {
 		}
 		group.Go(func() error {
 			name := sitePodName(i%r.opts.site, i/r.opts.site%sitePods)
-			return r.delays.change(groupCtx, r.admin, name)
+			return r.pods.changePod(groupCtx, r.admin, name)
 		})
 	}
 	if err := group.Wait(); err != nil {
 		return err
 	}
 	if err := await(ctx, "all changes are at their nodes", func(context.Context) (bool, error) {
-		return r.delays.all(siteChanges), nil
+		return r.pods.all(siteChanges), nil
 	}); err != nil {
 		return err
 	}
-	seconds := r.delays.seconds()
+	seconds := r.pods.seconds()
 	turn.P50, turn.P99 = figures.Percentile(seconds, 50), figures.Percentile(seconds, 99)
+	return nil
+}
+
+// changeConfigMap changes the config map, and waits each time until all nodes have the change.
+func (r *siteRig) changeConfigMap(ctx context.Context, turn *SiteTurn) error {
+	r.configMap.clear()
+	for i := range siteObjectChanges {
+		if err := r.configMap.changeConfigMap(ctx, r.admin); err != nil {
+			return err
+		}
+		if err := await(ctx, "the config map is at all nodes", func(context.Context) (bool, error) {
+			return r.configMap.all((i + 1) * r.opts.site), nil
+		}); err != nil {
+			return err
+		}
+	}
+	seconds := r.configMap.seconds()
+	turn.ObjectP50, turn.ObjectP99 = figures.Percentile(seconds, 50), figures.Percentile(seconds, 99)
 	return nil
 }
 
@@ -266,10 +308,13 @@ func newByConfigmux(r *siteRig, line *meter) (way, error) {
 		if err := os.Mkdir(dir, 0o700); err != nil {
 			return nil, err
 		}
-		n, err := sitenodes.New(r.cluster, dir, siteNode(i), b.configmux.Address, r.delays.seen)
+		n, err := sitenodes.New(r.cluster, dir, siteNode(i), b.configmux.Address, func(node string, pod *v1.Pod) {
+			r.pods.seen(node, pod.Labels)
+		})
 		if err != nil {
 			return nil, err
 		}
+		n.ConfigMapChanged = func(node string, m *v1.ConfigMap) { r.configMap.seen(node, m.Labels) }
 		b.nodes = append(b.nodes, n)
 	}
 	return b, nil
@@ -291,9 +336,9 @@ func (b *byConfigmux) start(ctx context.Context) error {
 func (b *byConfigmux) served(ctx context.Context, ready bool) error {
 	ctx, cancel := context.WithTimeout(ctx, sitePatience)
 	defer cancel()
-	return sitenodes.Await(ctx, "all nodes have their pods", b.nodes, func(n *sitenodes.Node) bool {
+	return sitenodes.Await(ctx, "all nodes have their pods and the config map", b.nodes, func(n *sitenodes.Node) bool {
 		pods, synced, isReady := n.Served()
-		return pods == sitePods && synced && (isReady || !ready)
+		return pods == sitePods && n.ConfigMaps() == 1 && synced && (isReady || !ready)
 	})
 }
 

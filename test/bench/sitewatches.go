@@ -59,12 +59,24 @@ func newByWatches(r *siteRig, line *meter) (way, error) {
 func (b *byWatches) start(ctx context.Context) error {
 	ctx, b.cancel = context.WithCancel(ctx)
 	for i, client := range b.clients {
-		b.listed.Add(1)
-		h := &siteWatcher{node: siteNode(i), seen: b.rig.delays.seen, listed: sync.OnceFunc(b.listed.Done)}
+		b.listed.Add(2) //nolint:mnd // the pods and the config map
+		pods := &siteWatcher{
+			node: siteNode(i), delays: b.rig.pods, objects: sitePods, listed: sync.OnceFunc(b.listed.Done),
+		}
+		settings := &siteWatcher{
+			node: siteNode(i), delays: b.rig.configMap, objects: 1, listed: sync.OnceFunc(b.listed.Done),
+		}
 		b.running.Go(func() {
 			_ = reflector.Run(ctx, reflector.Config{ // it ends with ctx
-				Client: client.Core, Resource: "pods", Fields: fields.OneTermEqualSelector("spec.nodeName", h.node),
-				Empty: &v1.Pod{}, Handler: h, Clock: clock.RealClock{}, Timeout: sitePatience,
+				Client: client.Core, Resource: "pods", Fields: fields.OneTermEqualSelector("spec.nodeName", pods.node),
+				Empty: &v1.Pod{}, Handler: pods, Clock: clock.RealClock{}, Timeout: sitePatience,
+			})
+		})
+		b.running.Go(func() {
+			_ = reflector.Run(ctx, reflector.Config{ // it ends with ctx
+				Client: client.Core, Resource: "configmaps", Namespace: "default",
+				Fields: fields.OneTermEqualSelector("metadata.name", siteConfigMap),
+				Empty:  &v1.ConfigMap{}, Handler: settings, Clock: clock.RealClock{}, Timeout: sitePatience,
 			})
 		})
 	}
@@ -87,24 +99,26 @@ func (b *byWatches) stop() error {
 	return nil
 }
 
-// siteWatcher is a reflector.Handler of the pods of a node.
+// siteWatcher is a reflector.Handler of the pods of a node, or of its config map.
 type siteWatcher struct {
 	node   string
-	seen   func(node string, pod *v1.Pod)
-	listed func()
+	delays *delays
+	// objects is the number of objects for which listed is called.
+	objects int
+	listed  func()
 }
 
 // Listed implements reflector.Handler.
 func (w *siteWatcher) Listed(objects []runtime.Object, _ time.Time) {
-	if len(objects) == sitePods {
+	if len(objects) == w.objects {
 		w.listed()
 	}
 }
 
 // Changed implements reflector.Handler.
 func (w *siteWatcher) Changed(object runtime.Object) {
-	if pod, is := object.(*v1.Pod); is {
-		w.seen(w.node, pod)
+	if o, is := object.(metav1.Object); is {
+		w.delays.seen(w.node, o.GetLabels())
 	}
 }
 
@@ -114,16 +128,24 @@ func (*siteWatcher) Deleted(runtime.Object) {}
 // ListFailed implements reflector.Handler.
 func (*siteWatcher) ListFailed(error) {}
 
-// delays measures the time from the request for a change until the node of the pod has it.
+// delays measures the time from the request for a change until a node has it.
 type delays struct {
 	mu   sync.Mutex
 	next int
 	// begun has the time of the request for each change, and took the time until it was seen.
 	begun map[int]time.Time
-	took  map[int]time.Duration
+	took  map[delivery]time.Duration
 }
 
-func newDelays() *delays { return &delays{begun: map[int]time.Time{}, took: map[int]time.Duration{}} }
+// delivery is a change at a node.
+type delivery struct {
+	change int
+	node   string
+}
+
+func newDelays() *delays {
+	return &delays{begun: map[int]time.Time{}, took: map[delivery]time.Duration{}}
+}
 
 func (d *delays) clear() {
 	d.mu.Lock()
@@ -132,33 +154,47 @@ func (d *delays) clear() {
 	clear(d.took)
 }
 
-// change changes the label of a pod to the number of the change.
-func (d *delays) change(ctx context.Context, admin kubernetes.Interface, name string) error {
+// begin returns the number of a change that begins now.
+func (d *delays) begin() int {
 	d.mu.Lock()
+	defer d.mu.Unlock()
 	d.next++
-	number := d.next
-	d.begun[number] = time.Now()
-	d.mu.Unlock()
-	patch := fmt.Appendf(nil, `{"metadata":{"labels":{%q:"%d"}}}`, siteLabel, number)
+	d.begun[d.next] = time.Now()
+	return d.next
+}
+
+// changePod changes the label of a pod to the number of the change.
+func (d *delays) changePod(ctx context.Context, admin kubernetes.Interface, name string) error {
+	patch := fmt.Appendf(nil, `{"metadata":{"labels":{%q:"%d"}}}`, siteLabel, d.begin())
 	_, err := admin.CoreV1().Pods("default").Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
 	return err
 }
 
-// seen records that the node of a pod has it.
-func (d *delays) seen(node string, pod *v1.Pod) {
+// changeConfigMap changes the label of the config map to the number of the change.
+func (d *delays) changeConfigMap(ctx context.Context, admin kubernetes.Interface) error {
+	patch := fmt.Appendf(nil, `{"metadata":{"labels":{%q:"%d"}}}`, siteLabel, d.begin())
+	_, err := admin.CoreV1().ConfigMaps("default").Patch(
+		ctx, siteConfigMap, types.MergePatchType, patch, metav1.PatchOptions{},
+	)
+	return err
+}
+
+// seen records that a node has an object with these labels.
+func (d *delays) seen(node string, labels map[string]string) {
 	now := time.Now()
-	number, err := strconv.Atoi(pod.Labels[siteLabel])
-	if err != nil || pod.Spec.NodeName != node {
+	number, err := strconv.Atoi(labels[siteLabel])
+	if err != nil {
 		return
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if begun, known := d.begun[number]; known && d.took[number] == 0 {
-		d.took[number] = now.Sub(begun)
+	at := delivery{change: number, node: node}
+	if begun, known := d.begun[number]; known && d.took[at] == 0 {
+		d.took[at] = now.Sub(begun)
 	}
 }
 
-// all reports whether a number of changes were seen.
+// all reports whether there were as many deliveries.
 func (d *delays) all(n int) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -176,7 +212,7 @@ func (d *delays) seconds() []float64 {
 	return all
 }
 
-// longRunning returns the number of watches of pods that are open at the API server, which it counts as requests only
+// longRunning returns the number of watches of pods and config maps that are open at the API server, which it counts as requests only
 // when they end.
 func longRunning(ctx context.Context, admin *kubernetes.Clientset) (float64, error) {
 	text, err := admin.RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
@@ -194,7 +230,7 @@ func longRunning(ctx context.Context, admin *kubernetes.Clientset) (float64, err
 		for _, l := range m.GetLabel() {
 			labels[l.GetName()] = l.GetValue()
 		}
-		if labels["resource"] == "pods" && labels["verb"] == "WATCH" {
+		if (labels["resource"] == "pods" || labels["resource"] == "configmaps") && labels["verb"] == "WATCH" {
 			open += m.GetGauge().GetValue()
 		}
 	}
@@ -217,7 +253,8 @@ func (s *Site) print(out io.Writer) error {
 	}{
 		{"start", func(t SiteTurn) Traffic { return t.Start }},
 		{"at rest", func(t SiteTurn) Traffic { return t.Rest }},
-		{fmt.Sprintf("%d changes", siteChanges), func(t SiteTurn) Traffic { return t.Changes }},
+		{fmt.Sprintf("%d changes of pods", siteChanges), func(t SiteTurn) Traffic { return t.Changes }},
+		{fmt.Sprintf("%d changes of the config map", siteObjectChanges), func(t SiteTurn) Traffic { return t.ObjectChanges }},
 	} {
 		line(part.name+": sent", "%.3f MiB", func(t SiteTurn) float64 { return float64(part.of(t).Sent) / mebibyte })
 		line(part.name+": received", "%.3f MiB", func(t SiteTurn) float64 { return float64(part.of(t).Received) / mebibyte })
@@ -226,8 +263,10 @@ func (s *Site) print(out io.Writer) error {
 	}
 	const milli = 1e3
 	line("all served after the start", "%.2f s", func(t SiteTurn) float64 { return t.StartSeconds })
-	line("change at the node, p50", "%.1f ms", func(t SiteTurn) float64 { return milli * t.P50 })
-	line("change at the node, p99", "%.1f ms", func(t SiteTurn) float64 { return milli * t.P99 })
+	line("pod at its node, p50", "%.1f ms", func(t SiteTurn) float64 { return milli * t.P50 })
+	line("pod at its node, p99", "%.1f ms", func(t SiteTurn) float64 { return milli * t.P99 })
+	line("config map at all nodes, p50", "%.1f ms", func(t SiteTurn) float64 { return milli * t.ObjectP50 })
+	line("config map at all nodes, p99", "%.1f ms", func(t SiteTurn) float64 { return milli * t.ObjectP99 })
 	fmt.Fprintf(w, "all served after a restart of all\t%.2f s\t\t\n", s.Site.RestartSeconds)
 	fmt.Fprintf(w, "the same without the API server\t%.2f s\t\t\n", s.Site.CutSeconds)
 	fmt.Fprintf(w, "memory of configmux (PSS)\t%.1f MiB\t\t\n", float64(s.Site.PSSBytes)/mebibyte)

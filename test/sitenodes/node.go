@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	v1 "k8s.io/api/core/v1"
 
@@ -36,6 +37,9 @@ func Files(c *cluster.Cluster, dir string) peertls.Files {
 // Node is a node of a site.
 type Node struct {
 	Name string
+	// ConfigMapChanged is called for each config map that comes or changes. If it is nil at the start, the node follows no
+	// objects.
+	ConfigMapChanged func(node string, configMap *v1.ConfigMap)
 
 	files   peertls.Files
 	address string
@@ -61,6 +65,8 @@ type life struct {
 	doubtful map[string]bool
 	ready    bool
 	synced   bool
+	// configMaps are those that configmux has sent.
+	configMaps map[string]bool
 }
 
 // New returns a node that is not started. Dir is a directory of its own. The function is called for each pod that comes
@@ -79,19 +85,72 @@ func (n *Node) Start() error {
 	ctx, cancel := context.WithCancel(context.Background())
 	l := &life{
 		cancel: cancel, done: make(chan error, 1), conn: conn, desired: map[string]*v1.Pod{}, doubtful: map[string]bool{},
+		configMaps: map[string]bool{},
 	}
 	n.mu.Lock()
 	n.life = l
 	n.mu.Unlock()
 	client := configv1.NewConfigServiceClient(conn)
-	go func() {
-		l.done <- stream.Follow(ctx, stream.FollowConfig[*entry]{
+	group, ctx := errgroup.WithContext(ctx)
+	if n.ConfigMapChanged != nil {
+		group.Go(func() error { return n.followObjects(ctx, l, client) })
+	}
+	group.Go(func() error {
+		return stream.Follow(ctx, stream.FollowConfig[*entry]{
 			Source: source(client), Equal: equal, Name: stream.NamePodUpdates, Logger: slog.New(slog.DiscardHandler),
 			Handle: func(c stream.Change[*entry]) { n.handle(l, c) },
 			Synced: func() { n.settle(l, func() { l.synced = true }) },
 		})
-	}()
+	})
+	go func() { l.done <- group.Wait() }()
 	return nil
+}
+
+// followObjects follows the objects that the pods name.
+func (n *Node) followObjects(ctx context.Context, l *life, client configv1.ConfigServiceClient) error {
+	return stream.Follow(ctx, stream.FollowConfig[*configv1.Object]{
+		Source: objects(client), Name: stream.NameObjects, Logger: slog.New(slog.DiscardHandler),
+		Handle: func(c stream.Change[*configv1.Object]) {
+			if c.Op == stream.OpRemove || c.New.GetKind() != "ConfigMap" {
+				return
+			}
+			configMap := &v1.ConfigMap{}
+			if err := configMap.Unmarshal(c.New.GetObject()); err != nil || configMap.Name == "" {
+				return // the API server has none of that name
+			}
+			n.mu.Lock()
+			l.configMaps[configMap.Namespace+"/"+configMap.Name] = true
+			n.mu.Unlock()
+			n.ConfigMapChanged(n.Name, configMap)
+		},
+	})
+}
+
+// ConfigMaps returns how many config maps configmux has sent since the start.
+func (n *Node) ConfigMaps() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.life == nil {
+		return 0
+	}
+	return len(n.life.configMaps)
+}
+
+// objects is the stream of objects.
+func objects(client configv1.ConfigServiceClient) stream.Source[*configv1.Object] {
+	return streamrpc.NewSource(func(ctx context.Context, token []byte) (streamrpc.Receive[*configv1.Object], error) {
+		out, err := client.WatchObjects(ctx, &configv1.WatchObjectsRequest{ResumeToken: token}, grpc.WaitForReady(true))
+		if err != nil {
+			return nil, err
+		}
+		return func() (*streamv1.Frame, *configv1.Object, error) {
+			m, err := out.Recv()
+			if err != nil {
+				return nil, nil, err
+			}
+			return m.GetFrame(), m.GetObject(), nil
+		}, nil
+	})
 }
 
 // Stop stops the node, as a kill does: the pods run on.
