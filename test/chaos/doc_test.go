@@ -14,7 +14,7 @@
 //   - The cause has a cause: the container that ended was killed, stopped, removed or changed by the test, ends by
 //     itself, was being started when its runtime was killed, or its pod came back in another life. So an untouched pod
 //     never restarts; some pods are never touched, and stay as they are.
-//   - `quartet record` has recorded all that syncloop and nodestatus decide by: each of them is replayed against the
+//   - `quartet record` has recorded all that pleg, syncloop and nodestatus decide by: each of them is replayed against the
 //     recording of the others, and decides the same.
 //   - The only device of a device plugin stays that of the pod that has it, although the checkpoint is damaged.
 //

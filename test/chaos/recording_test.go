@@ -70,10 +70,7 @@ func (r *recording) end(t *testing.T) {
 	t.Log(strings.TrimSpace(r.out.String()))
 }
 
-// differences replays each part against the recording of the others, and returns where nodestatus decides differently.
-// Those of pleg and syncloop, of which many runs have none, are only logged: what pleg wrote to its journal in the last
-// moments before a kill, and the calls under way then, are not in the recording, and what follows from that after the
-// next start is not always found.
+// differences replays each part against the recording of the others, and returns where it decides differently.
 func (r *recording) differences(t *testing.T) (problems []string) {
 	t.Helper()
 	for _, args := range [][]string{
@@ -82,7 +79,7 @@ func (r *recording) differences(t *testing.T) (problems []string) {
 	} {
 		out, err := exec.Command(filepath.Join(livenode.Bin(), "quartet"), append([]string{"replay", r.file}, args...)...).CombinedOutput()
 		text := strings.TrimSpace(string(out))
-		if err != nil && args[1] == string(layout.NodeStatus) {
+		if err != nil {
 			problems = append(problems, "the replay of "+args[1]+" decides differently: "+err.Error()+"\n"+text)
 			continue
 		}
