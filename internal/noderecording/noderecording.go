@@ -60,8 +60,8 @@ const (
 	// debugv1.RuntimeCall, under the name of its method. Synced says that all calls from then on are there until Down.
 	PLEGCalls     Part = "pleg-calls"
 	SyncLoopCalls Part = "syncloop-calls"
-	// PLEGRecord is what pleg knows as its calls begin, before Synced of PLEGCalls, and that its first relist has finished:
-	// debugv1.PLEGRecord, under the UID of a pod.
+	// PLEGRecord is what pleg knows as its calls begin, before Synced of PLEGCalls, and that its first relist has
+	// finished: debugv1.PLEGRecord, under the UID of a pod.
 	PLEGRecord Part = "pleg-record"
 	// Heartbeats is nodestatus's stream of heartbeats: nodev1.Heartbeat.
 	Heartbeats Part = "heartbeats"

@@ -120,11 +120,12 @@ func (o *recorder) watchCalls(
 		if err != nil {
 			return up, &streamError{err}
 		}
+		record := next.GetPlegRecord()
 		switch {
 		case next.GetDropped() > 0:
 			return up, &streamError{errDropped}
-		case next.GetPlegRecord() != nil:
-			err = o.write(noderecording.PLEGRecord, noderecording.Put, next.GetPlegRecord().GetPod().GetUid(), next.GetPlegRecord())
+		case record != nil:
+			err = o.write(noderecording.PLEGRecord, noderecording.Put, record.GetPod().GetUid(), record)
 		case next.GetCall() != nil:
 			err = o.write(part, noderecording.Put, next.GetCall().GetMethod(), next.GetCall())
 		case !up:

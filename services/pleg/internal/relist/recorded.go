@@ -9,9 +9,9 @@ import (
 	debugv1 "github.com/quartet-node/quartet/gen/quartet/debug/v1"
 )
 
-// Recorded returns the record of each pod, for a recording of the calls that end after it was called. Each is taken when
-// the inspection of the pod that runs now has ended, for which it waits at most until it is overdue: so the record has
-// the results of all inspections of which a call ended earlier. It fails with the error of ctx.
+// Recorded returns the record of each pod, for a recording of the calls that end after it was called. Each is taken
+// when the inspection of the pod that runs now has ended, for which it waits at most until it is overdue: so the record
+// has the results of all inspections of which a call ended earlier. It fails with the error of ctx.
 func (r *Relister) Recorded(ctx context.Context) ([]*debugv1.PLEGRecord, error) {
 	r.mu.Lock()
 	head := &debugv1.PLEGRecord{
