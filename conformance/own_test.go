@@ -74,7 +74,8 @@ func withVersion(t *testing.T, part conformance.Part) conformance.Part {
 }
 
 // mayBeSkipped returns whether a check needs a silence that the part may never have: nodestatus sends the Node every
-// 10 s, with the time of the heartbeat, and a bookmark is due after 10 s without a frame. Whichever timer is first wins.
+// 10 s, with the time of the heartbeat, and a bookmark is due after 10 s without a frame. Whichever timer is first
+// wins.
 func mayBeSkipped(suite conformance.Suite, check string) bool {
 	return suite.Service == "nodestatus" && check == "stream-bookmark"
 }

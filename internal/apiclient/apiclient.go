@@ -8,6 +8,8 @@ package apiclient
 import (
 	"fmt"
 	"net/http"
+	"net/url"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -90,7 +92,9 @@ type Client struct {
 	// authorization/v1, which decides whether a user may do something.
 	Authentication, Authorization rest.Interface
 
-	config      *rest.Config
+	config *rest.Config
+	// awaited is the transport of a client whose kubeconfig could not be read at its start; nil for others.
+	awaited     *awaited
 	connections *http.Client
 	dialer      *connrotation.Dialer
 	onAnswer    atomic.Pointer[func(Exchange)]
@@ -134,6 +138,22 @@ func New(cfg Config) (*Client, error) {
 	return c, nil
 }
 
+// Server returns the URL of the API server for people. It is the path of the kubeconfig as long as no request could
+// read that file.
+func (c *Client) Server() string {
+	if c.awaited == nil {
+		core := c.Core.Get().URL()
+		prefix := strings.TrimSuffix(strings.TrimSuffix(core.Path, "/"), "/api/v1")
+		return (&url.URL{Scheme: core.Scheme, Host: core.Host, Path: prefix}).String()
+	}
+	connection := c.awaited.open.Load()
+	if connection == nil {
+		return c.awaited.cfg.Kubeconfig
+	}
+	at := connection.server
+	return (&url.URL{Scheme: at.Scheme, Host: at.Host, Path: strings.TrimSuffix(at.Path, "/")}).String()
+}
+
 // Group returns the client of a group version that only some services need, for example storage/v1. It is not a field
 // of Client, because every service would then contain the types of the group. Each function in types registers types
 // that its requests carry.
@@ -150,7 +170,8 @@ func (c *Client) connect(cfg Config) (*rest.Config, error) {
 		config, err = RESTConfig(cfg)
 	}
 	if isMissing || statedir.OnFailingDisk(err) {
-		c.connections = &http.Client{Timeout: cfg.Timeout, Transport: &awaited{cfg: cfg, dialer: c.dialer}}
+		c.awaited = &awaited{cfg: cfg, dialer: c.dialer}
+		c.connections = &http.Client{Timeout: cfg.Timeout, Transport: c.awaited}
 		return withClientSettings(&rest.Config{Host: nowhere}, cfg), nil
 	}
 	if err != nil {

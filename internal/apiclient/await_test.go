@@ -35,6 +35,9 @@ func TestAKubeconfigThatIsAwaitedIsUsedWhenItIsThere(t *testing.T) {
 		err := client.Core.Get().Resource("nodes").Name("node-1").Do(t.Context()).Into(&node)
 		return &node, err
 	}
+	if got := client.Server(); got != kubeconfig {
+		t.Errorf("the server is shown as %s, want %s", got, kubeconfig)
+	}
 	if _, err := get(); !errors.Is(err, apiclient.ErrNotJoined) || !strings.Contains(err.Error(), kubeconfig) {
 		t.Fatalf("got %v, want that the node has not joined", err)
 	}
@@ -56,6 +59,9 @@ func TestAKubeconfigThatIsAwaitedIsUsedWhenItIsThere(t *testing.T) {
 	if err != nil || node.Name != "node-1" {
 		t.Fatalf("got the Node %q, %v, want %q", node.Name, err, "node-1")
 	}
+	if got := client.Server(); got != url {
+		t.Errorf("the server is then shown as %s, want %s", got, url)
+	}
 	var r *http.Request
 	if r = <-requests; r.Header.Get("Authorization") != "Bearer "+secret || r.URL.Path != "/api/v1/nodes/node-1" ||
 		!strings.HasPrefix(r.UserAgent(), "quartet-configmux/") {
@@ -64,6 +70,25 @@ func TestAKubeconfigThatIsAwaitedIsUsedWhenItIsThere(t *testing.T) {
 	cfg.Await, cfg.Kubeconfig = false, kubeconfig+"-missing"
 	if _, err := apiclient.New(cfg); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("got %v for a file that is not awaited, want that it is missing", err)
+	}
+}
+
+func TestTheServerIsThatOfTheKubeconfig(t *testing.T) {
+	for server, want := range map[string]string{
+		"https://api.example:6443":         "https://api.example:6443",
+		"https://api.example/clusters/c1/": "https://api.example/clusters/c1",
+	} {
+		client, err := apiclient.New(apiclient.Config{
+			Kubeconfig: write(t, "server: '"+server+"', insecure-skip-tls-verify: true", "token: "+secret),
+			Service:    nodeconfig.ConfigMux, ContentType: "application/json",
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		if got := client.Server(); got != want {
+			t.Errorf("%s is shown as %s, want %s", server, got, want)
+		}
 	}
 }
 

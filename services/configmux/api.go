@@ -62,6 +62,7 @@ func (m *membership) source(
 ) *apisource.Source {
 	return apisource.New(apisource.Config{
 		Client:     m.client.Core,
+		Server:     m.client.Server,
 		Node:       cfg.NodeName,
 		Allowed:    privilege.Allowed(cfg.HostPrivileges),
 		Nodes:      nodewatch.Source(nodev1.NewNodeServiceClient(m.nodestatus)),

@@ -57,6 +57,7 @@ func newSite(
 	return &sitePart{client: client, nodes: site.New(site.Config{
 		Nodes:    cfg.Nodes,
 		Client:   client.Core,
+		Server:   client.Server,
 		Allowed:  privilege.Allowed(cfg.HostPrivileges),
 		Dir:      filepath.Join(cfg.StateDir, siteDir),
 		Health:   health,
@@ -113,7 +114,7 @@ func (p *sitePart) Sources() []*configv1.Source {
 		all = append(all, namedOf(n).Sources()...)
 	}
 	if len(all) == 0 { // no node is known yet
-		all = append(all, &configv1.Source{Name: apisource.Name, Target: p.client.Core.Get().URL().Host})
+		all = append(all, &configv1.Source{Name: apisource.Name, Target: p.client.Server()})
 	}
 	slices.SortStableFunc(all, func(a, b *configv1.Source) int { return cmp.Compare(a.GetName(), b.GetName()) })
 	return all

@@ -212,8 +212,8 @@ func (d *delays) seconds() []float64 {
 	return all
 }
 
-// longRunning returns the number of watches of pods and config maps that are open at the API server, which it counts as requests only
-// when they end.
+// longRunning returns the number of watches of pods and config maps that are open at the API server, which it counts as
+// requests only when they end.
 func longRunning(ctx context.Context, admin *kubernetes.Clientset) (float64, error) {
 	text, err := admin.RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
 	if err != nil {

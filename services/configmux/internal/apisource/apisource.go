@@ -17,8 +17,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"net/url"
-	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -62,6 +60,9 @@ const requestLimit = 30 * time.Second
 type Config struct {
 	// Client is the client for core/v1. It sets the encoding and the rate limit of requests.
 	Client rest.Interface
+	// Server returns the address of the API server for people: what [apiclient.Client.Server] returns. Any goroutine may
+	// call it.
+	Server func() string
 	// Node is the node's name.
 	Node string
 	// Allowed lists the privileges of this source's pods.
@@ -88,9 +89,8 @@ type Health interface{ Set(part, reason string) }
 
 // Source is the API source. It implements source.Source.
 type Source struct {
-	cfg    Config
-	steps  *watchdog.Steps
-	target string
+	cfg   Config
+	steps *watchdog.Steps
 	// limit is requestLimit, except in tests.
 	limit time.Duration
 	// news carries the reflector's results to Run. It has no buffer, so that the reflector waits for a slow sink.
@@ -124,24 +124,17 @@ type Source struct {
 
 // New returns the API source. It does nothing before Run.
 func New(cfg Config) *Source {
-	target := shown(cfg.Client.Get().URL())
 	return &Source{
-		cfg: cfg, steps: watchdog.NewSteps(cfg.Clock, 0), target: target, limit: requestLimit, news: make(chan news),
-		pods: newPods(cfg.Node, target, cfg.Allowed), mode: modeWaiting, failures: map[reflector.Verb]*source.Error{},
+		cfg: cfg, steps: watchdog.NewSteps(cfg.Clock, 0), limit: requestLimit, news: make(chan news),
+		pods: newPods(cfg.Node, cfg.Server, cfg.Allowed), mode: modeWaiting, failures: map[reflector.Verb]*source.Error{},
 	}
-}
-
-// shown returns the address of an API server, from that of its core API, without secret parts of the URL.
-func shown(core *url.URL) string {
-	prefix := strings.TrimSuffix(strings.TrimSuffix(core.Path, "/"), "/api/v1")
-	return (&url.URL{Scheme: core.Scheme, Host: core.Host, Path: prefix}).String()
 }
 
 // Name implements source.Source.
 func (s *Source) Name() string { return Name }
 
-// Target implements source.Source. It is the URL of the API server.
-func (s *Source) Target() string { return s.target }
+// Target implements source.Source. It is Config.Server.
+func (s *Source) Target() string { return s.cfg.Server() }
 
 // Stands returns why the loop of the source stands still; nil if it turns, or waits for the API server or a disk.
 func (s *Source) Stands() error { return s.steps.Stands() }
@@ -290,13 +283,14 @@ func (s *Source) refused(ctx context.Context, n news) {
 	}
 	now, text := s.cfg.Clock.Now(), Reason(n.err)
 	failure := &source.Error{
-		Path: s.target, SeenAt: now, Message: fmt.Sprintf("cannot %s pods: %s", n.verb, text),
+		Path: s.Target(), SeenAt: now, Message: fmt.Sprintf("cannot %s pods: %s", n.verb, text),
 	}
 	last := s.failures[n.verb]
 	s.failures[n.verb], s.mode = failure, modeRetrying
 	reading := s.failed()
 	if last == nil || last.Message != failure.Message {
-		reading.Causes = map[string]context.Context{s.target: s.trace(ctx, n.began, telemetry.AttrURL.String(s.target), text)}
+		from := s.Target()
+		reading.Causes = map[string]context.Context{from: s.trace(ctx, n.began, telemetry.AttrURL.String(from), text)}
 	}
 	s.sink.Set(Name, reading)
 }
@@ -313,8 +307,8 @@ func (s *Source) kept() string {
 	}
 }
 
-// restore passes the pods of the checkpoint to the sink, as soon as they are read, unless there was a list or it has done
-// so before.
+// restore passes the pods of the checkpoint to the sink, as soon as they are read, unless there was a list or it has
+// done so before.
 func (s *Source) restore(ctx context.Context) {
 	s.due = true
 	if len(s.restored) == 0 {

@@ -346,7 +346,7 @@ func FuzzCheckpoint(f *testing.F) {
 			}
 			return
 		}
-		held := newPods(node, "https://server", everything)
+		held := newPods(node, func() string { return "https://server" }, everything)
 		held.replace(pods, time.Time{})
 		again, err := encode(node, held.held)
 		if err != nil {

@@ -22,9 +22,10 @@ const maxLeftOut = 100
 // pods holds the API server's pods for this node, and the problems with rejected ones. It decides, and has no clock and
 // no I/O. It takes ownership of the pods that are passed to it.
 type pods struct {
-	node, target string
-	allowed      privilege.Allowed
-	held         map[types.UID]*v1.Pod
+	node    string
+	target  func() string
+	allowed privilege.Allowed
+	held    map[types.UID]*v1.Pod
 	// leftOut maps the identity of a rejected pod to the reason.
 	leftOut map[string]source.Error
 }
@@ -40,7 +41,7 @@ type change struct {
 	persistent bool
 }
 
-func newPods(node, target string, allowed privilege.Allowed) *pods {
+func newPods(node string, target func() string, allowed privilege.Allowed) *pods {
 	return &pods{
 		node:    node,
 		target:  target,
@@ -172,7 +173,7 @@ func (p *pods) admit(pod, old *v1.Pod, now time.Time) *v1.Pod {
 func (p *pods) leave(pod *v1.Pod, now time.Time, field, message string) {
 	if len(p.leftOut) < maxLeftOut {
 		p.leftOut[identity(pod)] = source.Error{
-			Path:    pathOf(p.target, pod),
+			Path:    pathOf(p.target(), pod),
 			Pod:     pod.Namespace + "/" + pod.Name,
 			Field:   field,
 			SeenAt:  now,

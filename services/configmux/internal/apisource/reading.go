@@ -17,7 +17,7 @@ import (
 func (s *Source) reading(op podset.Op, pods []*v1.Pod, causes map[string]context.Context) source.Reading {
 	reading := source.Reading{Op: op, ReadAt: s.listedAt, Mode: s.mode, Errors: s.wrong(), Causes: causes}
 	for _, pod := range pods {
-		reading.Pods = append(reading.Pods, source.Pod{Pod: pod, Path: pathOf(s.target, pod)})
+		reading.Pods = append(reading.Pods, source.Pod{Pod: pod, Path: pathOf(s.Target(), pod)})
 	}
 	return reading
 }
@@ -58,7 +58,7 @@ func (s *Source) cause(ctx context.Context, n news, c change) map[string]context
 	if !c.any {
 		return nil
 	}
-	return map[string]context.Context{s.target: s.trace(ctx, n.began, telemetry.AttrURL.String(s.target), "")}
+	return map[string]context.Context{s.Target(): s.trace(ctx, n.began, telemetry.AttrURL.String(s.Target()), "")}
 }
 
 // trace creates the trace of a change; failure is empty for a successful request.

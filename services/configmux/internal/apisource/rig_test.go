@@ -77,7 +77,11 @@ func newRig(t *testing.T, client rest.Interface) *rig {
 	}
 	r.nodes.Put("node", &nodev1.Node{Synced: true})
 	r.cfg = Config{
-		Client:     client,
+		Client: client,
+		Server: func() string {
+			at := client.Get().URL()
+			return at.Scheme + "://" + at.Host
+		},
 		Node:       "node",
 		Allowed:    everything,
 		Nodes:      r.nodes,

@@ -99,7 +99,8 @@ type note struct {
 
 // sourceState is the last set of one source.
 type sourceState struct {
-	target string
+	// target returns the place that the source reads.
+	target func() string
 	// ready is true after the first full set of the source.
 	ready     bool
 	set       podset.Set
@@ -136,7 +137,7 @@ func New(cfg Config) *Mux {
 	}
 	for _, s := range cfg.Sources {
 		m.sources[s.Name()] = &sourceState{
-			target:    s.Target(),
+			target:    s.Target,
 			published: map[types.UID]published{},
 			refused:   map[types.UID]source.Error{},
 			errs:      map[errorKey]*seenError{},
@@ -227,7 +228,7 @@ func (m *Mux) set(name string, reading source.Reading) {
 			telemetry.KeySource,
 			name,
 			"target",
-			state.target,
+			state.target(),
 			"pods",
 			len(state.set),
 			"mode",
@@ -271,7 +272,7 @@ func (m *Mux) Sources() []*configv1.Source {
 	out := make([]*configv1.Source, 0, len(m.sources))
 	for name, state := range m.sources {
 		s := &configv1.Source{
-			Name: name, Target: sendable(state.target), Ready: state.ready,
+			Name: name, Target: sendable(state.target()), Ready: state.ready,
 			Pods:    int32(len(state.set)), //nolint:gosec // a node has some hundred pods
 			Objects: int32(m.count(name)),  //nolint:gosec // and some hundred objects
 			Mode:    state.mode, Errors: state.listErrors(),

@@ -73,6 +73,7 @@ func (s *Site) add(name string) *Node {
 	logger := detailed(s.cfg.Logger).With("node", name)
 	pods := apisource.New(apisource.Config{
 		Client:     s.cfg.Client,
+		Server:     s.cfg.Server,
 		Node:       name,
 		Allowed:    s.cfg.Allowed,
 		Shared:     s.cfg.Nodes.All,

@@ -49,6 +49,8 @@ type Config struct {
 	Nodes nodeconfig.Nodes
 	// Client is the client for core/v1.
 	Client rest.Interface
+	// Server returns the address of the API server for people.
+	Server func() string
 	// Allowed lists the host privileges of pods.
 	Allowed privilege.Allowed
 	// Dir is the directory of the nodes' checkpoints, which Run creates.

@@ -83,7 +83,8 @@ func newRig(t failer, dir string, logger *slog.Logger) *rig {
 	t.Helper()
 	health, registry := rpc.NewHealth(), prometheus.NewRegistry()
 	s := New(Config{
-		Nodes: nodeconfig.Nodes{All: true}, Client: client(t), Allowed: privilege.Everything(), Dir: dir, Health: health,
+		Nodes: nodeconfig.Nodes{All: true}, Client: client(t), Server: func() string { return "https://192.0.2.1:6443" },
+		Allowed: privilege.Everything(), Dir: dir, Health: health,
 		Clock: clock.RealClock{}, Tracer: noop.NewTracerProvider().Tracer(""), Logger: logger,
 		Seals:    sealing.NewKeyring(filepath.Join(dir, "key"), os.Geteuid()),
 		Requests: apisource.NewMetrics(registry), Muxes: mux.NewMetrics(registry),

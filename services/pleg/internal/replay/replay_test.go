@@ -118,7 +118,8 @@ func TestAPodThatIsBackSoonIsNotUnknown(t *testing.T) {
 func TestARestartedPLEGBeginsWithItsRecord(t *testing.T) {
 	s := newScene()
 	s.from, s.continues, s.syncedAt = time.Minute, true, time.Minute+time.Second
-	exited, created := lifecyclev1.ContainerState_CONTAINER_STATE_EXITED, lifecyclev1.ContainerState_CONTAINER_STATE_CREATED
+	exited := lifecyclev1.ContainerState_CONTAINER_STATE_EXITED
+	created := lifecyclev1.ContainerState_CONTAINER_STATE_CREATED
 	s.pods["u"] = &recorded{knownAt: time.Minute, record: &debugv1.PLEGRecordPod{
 		Uid: "u", Published: &debugv1.PLEGRecordState{
 			Inspected: true, Phases: map[string]string{"lost": "died", "brief": "created"},

@@ -110,10 +110,12 @@ func New(cfg Config) (*Player, error) {
 	return p, nil
 }
 
-// isNoInput reports whether a part is no input of syncloop's decisions: what came of calls is in pleg's events, and of
-// heartbeats in the Node.
+// isNoInput reports whether a part is no input of syncloop's decisions: what came of calls, and of what pleg knew, is
+// in pleg's events, and of heartbeats in the Node.
 func isNoInput(part noderecording.Part) bool {
-	return part == noderecording.PLEGCalls || part == noderecording.SyncLoopCalls || part == noderecording.Heartbeats
+	return slices.Contains([]noderecording.Part{
+		noderecording.PLEGCalls, noderecording.PLEGRecord, noderecording.SyncLoopCalls, noderecording.Heartbeats,
+	}, part)
 }
 
 // NodeOf returns the Node of an entry; nil for another entry.
@@ -259,7 +261,8 @@ func (p *Player) apply(e noderecording.Entry) error {
 		applyLevel(p.pods, e)
 	case noderecording.PodEvents:
 		applyLevel(p.podEvents, e)
-	case noderecording.PLEGCalls, noderecording.SyncLoopCalls, noderecording.Heartbeats: // New has left them out
+	case noderecording.PLEGCalls, noderecording.PLEGRecord, noderecording.SyncLoopCalls, noderecording.Heartbeats:
+		// New has left them out
 	}
 	return nil
 }
