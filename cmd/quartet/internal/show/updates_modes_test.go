@@ -128,7 +128,7 @@ func TestWatchSetsAndUpdatesThroughALostConnection(t *testing.T) {
 	n.config.modes[mode] = nil
 	n.desireSet(mode, "", true, hello, dns)
 	n.serve(layout.ConfigMux)
-	r.until(r.out, "1 of 2")
+	r.untilTrue("the second snapshot is complete", func() bool { return strings.Count(r.out.String(), "SYNCED") == 2 })
 	if err := r.stop(); err != nil {
 		t.Fatal(err)
 	}
