@@ -59,29 +59,25 @@ func newByWatches(r *siteRig, line *meter) (way, error) {
 func (b *byWatches) start(ctx context.Context) error {
 	ctx, b.cancel = context.WithCancel(ctx)
 	for i, client := range b.clients {
-		b.listed.Add(2) //nolint:mnd // the pods and the config map
-		pods := &siteWatcher{
-			node: siteNode(i), delays: b.rig.pods, objects: sitePods, listed: sync.OnceFunc(b.listed.Done),
-		}
-		settings := &siteWatcher{
-			node: siteNode(i), delays: b.rig.configMap, objects: 1, listed: sync.OnceFunc(b.listed.Done),
-		}
-		b.running.Go(func() {
-			_ = reflector.Run(ctx, reflector.Config{ // it ends with ctx
-				Client: client.Core, Resource: "pods", Fields: fields.OneTermEqualSelector("spec.nodeName", pods.node),
-				Empty: &v1.Pod{}, Handler: pods, Clock: clock.RealClock{}, Timeout: sitePatience,
-			})
+		b.watch(ctx, &siteWatcher{node: siteNode(i), delays: b.rig.pods, objects: sitePods}, reflector.Config{
+			Client: client.Core, Resource: "pods", Fields: fields.OneTermEqualSelector("spec.nodeName", siteNode(i)),
+			Empty: &v1.Pod{},
 		})
-		b.running.Go(func() {
-			_ = reflector.Run(ctx, reflector.Config{ // it ends with ctx
-				Client: client.Core, Resource: "configmaps", Namespace: "default",
-				Fields: fields.OneTermEqualSelector("metadata.name", siteConfigMap),
-				Empty:  &v1.ConfigMap{}, Handler: settings, Clock: clock.RealClock{}, Timeout: sitePatience,
-			})
+		b.watch(ctx, &siteWatcher{node: siteNode(i), delays: b.rig.configMap, objects: 1}, reflector.Config{
+			Client: client.Core, Resource: "configmaps", Namespace: "default",
+			Fields: fields.OneTermEqualSelector("metadata.name", siteConfigMap), Empty: &v1.ConfigMap{},
 		})
 	}
 	b.listed.Wait()
 	return nil
+}
+
+// watch lists and watches until ctx ends.
+func (b *byWatches) watch(ctx context.Context, w *siteWatcher, cfg reflector.Config) {
+	b.listed.Add(1)
+	w.listed = sync.OnceFunc(b.listed.Done)
+	cfg.Handler, cfg.Clock, cfg.Timeout = w, clock.RealClock{}, sitePatience
+	b.running.Go(func() { _ = reflector.Run(ctx, cfg) }) // it ends with ctx
 }
 
 func (*byWatches) restarted(context.Context, *SiteTurn) error { return nil }

@@ -783,8 +783,9 @@ func (x *WatchRuntimeCallsResponse) GetPlegRecord() *PLEGRecord {
 	return nil
 }
 
-// PLEGRecord is a part of what pleg knows as its calls begin: which observations of its pods it has made, and what it has
-// published of them. The first message of a stream has no pod: the pods without a message of their own are unknown then.
+// PLEGRecord is a part of what pleg knows as its calls begin: which observations of its pods it has made, and what it
+// has published of them. The first message of a stream has no pod: the pods without a message of their own are unknown
+// then.
 type PLEGRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The moment, in nanoseconds since the machine has booted. Of a pod, it has the results of all inspections that began

@@ -64,10 +64,11 @@ type DebugServiceClient interface {
 	SetLogLevel(ctx context.Context, in *SetLogLevelRequest, opts ...grpc.CallOption) (*SetLogLevelResponse, error)
 	// WatchRuntimeCalls streams the process's calls of the container runtime with their answers, each when it has ended,
 	// from now on. `quartet record` calls it. pleg first sends its record, from which its decisions follow. An empty
-	// message says that the stream has begun. A caller that is too slow misses calls, which are counted, and delays neither
-	// the process nor another caller; without a caller nothing is collected. Removed are values of environment variables, credentials, commands and arguments, input and
-	// output of commands, addresses of streams, annotations that are not the node's own, texts of the runtime, and its
-	// verbose information. Fails with FAILED_PRECONDITION in a process that calls no runtime: configmux and nodestatus.
+	// message says that the stream has begun. A caller that is too slow misses calls, which are counted, and delays
+	// neither the process nor another caller; without a caller nothing is collected. Removed are values of environment
+	// variables, credentials, commands and arguments, input and output of commands, addresses of streams, annotations
+	// that are not the node's own, texts of the runtime, and its verbose information. Fails with FAILED_PRECONDITION in a
+	// process that calls no runtime: configmux and nodestatus.
 	WatchRuntimeCalls(ctx context.Context, in *WatchRuntimeCallsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchRuntimeCallsResponse], error)
 }
 
@@ -200,10 +201,11 @@ type DebugServiceServer interface {
 	SetLogLevel(context.Context, *SetLogLevelRequest) (*SetLogLevelResponse, error)
 	// WatchRuntimeCalls streams the process's calls of the container runtime with their answers, each when it has ended,
 	// from now on. `quartet record` calls it. pleg first sends its record, from which its decisions follow. An empty
-	// message says that the stream has begun. A caller that is too slow misses calls, which are counted, and delays neither
-	// the process nor another caller; without a caller nothing is collected. Removed are values of environment variables, credentials, commands and arguments, input and
-	// output of commands, addresses of streams, annotations that are not the node's own, texts of the runtime, and its
-	// verbose information. Fails with FAILED_PRECONDITION in a process that calls no runtime: configmux and nodestatus.
+	// message says that the stream has begun. A caller that is too slow misses calls, which are counted, and delays
+	// neither the process nor another caller; without a caller nothing is collected. Removed are values of environment
+	// variables, credentials, commands and arguments, input and output of commands, addresses of streams, annotations
+	// that are not the node's own, texts of the runtime, and its verbose information. Fails with FAILED_PRECONDITION in a
+	// process that calls no runtime: configmux and nodestatus.
 	WatchRuntimeCalls(*WatchRuntimeCallsRequest, grpc.ServerStreamingServer[WatchRuntimeCallsResponse]) error
 	mustEmbedUnimplementedDebugServiceServer()
 }
