@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -99,6 +100,30 @@ func untilNothingRuns(
 		return 0, fmt.Errorf("something still runs: %w", err)
 	}
 	return time.Since(begin).Seconds(), nil
+}
+
+// untilNothingIsLeft waits until the node has removed the folders and cgroups of its pods, which takes longer than their
+// end: otherwise the next node removes them while it is measured.
+func untilNothingIsLeft(ctx context.Context) error {
+	var left []string
+	err := poll(ctx, pollStop, func(context.Context) (bool, error) {
+		left = nil
+		for _, pattern := range []string{
+			filepath.Join(kubeletDir, "pods", "*"),
+			"/sys/fs/cgroup/kubepods/*/pod*", "/sys/fs/cgroup/*/kubepods/*/pod*", // version 2, and version 1
+		} {
+			found, err := filepath.Glob(pattern)
+			if err != nil {
+				return false, err
+			}
+			left = append(left, found...)
+		}
+		return len(left) == 0, nil
+	})
+	if err != nil {
+		return fmt.Errorf("%d folders and cgroups of pods are left, such as %s: %w", len(left), left[0], err)
+	}
+	return nil
 }
 
 // benchContainers returns the filter for the running containers of the benchmark.

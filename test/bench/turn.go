@@ -56,7 +56,7 @@ func (r *podRig) nodeTurn(
 	if err != nil {
 		return t, err
 	}
-	// Neither node has to remove what the other one has left for its garbage collection.
+	// Neither node has to remove what the other one has left: not for its garbage collection, nor by untilNothingIsLeft.
 	defer func() { err = errors.Join(err, a.stop(), r.removeSandboxes(context.WithoutCancel(ctx))) }()
 	first, _, err := r.place(ctx, a, 1)
 	if err != nil {
@@ -95,8 +95,10 @@ func (r *podRig) nodeTurn(
 	if err := rest(ctx, settleTime); err != nil {
 		return t, err
 	}
-	t.Gone, err = r.takeAway(ctx, set, last)
-	return t, err
+	if t.Gone, err = r.takeAway(ctx, set, last); err != nil {
+		return t, err
+	}
+	return t, untilNothingIsLeft(ctx)
 }
 
 func (r *podRig) measureStart(ctx context.Context, a *agent, pods int, t *figures.Turn) (podSet, error) {
