@@ -42,7 +42,7 @@ func TestConfigurationNamesNothingOfTheMachine(t *testing.T) {
 	for _, want := range []string{
 		"version = 3\n", "imports = []\n", `address = "/s/run/c.sock"`, `socket_dir = "/s/run/s"`, `conf_dir = "/s/cni"`,
 		`bin_dirs = ["/s/bin"]`, `sandbox = "quartet.local/pause:1"`, "restrict_oom_score_adj = true",
-		"disable_hugetlb_controller = false",
+		"disable_hugetlb_controller = false", "stats_collect_period = '10s'\n",
 		`runtime_path = "/s/bin/containerd-shim-runc-v2"`, `BinaryName = "/s/bin/runc"`, `Root = "/s/runc"`,
 		"[plugins.'io.containerd.nri.v1.nri']\n  disable = true",
 	} {
