@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	yaml3 "go.yaml.in/yaml/v3"
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
@@ -289,12 +290,12 @@ func (p *problems) addAt(line int, field, problem string) {
 }
 
 // lineInText matches the line number in an error of the YAML parsers.
-var lineInText = regexp.MustCompile(`(yaml: )?line (\d+): `)
+var lineInText = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(yaml: )?line (\d+): `) })
 
 // addSyntax adds an error of a YAML parser, which has the line only in its text.
 func (p *problems) addSyntax(err error) {
 	text, line := err.Error(), 0
-	if match := lineInText.FindStringSubmatch(text); match != nil {
+	if match := lineInText().FindStringSubmatch(text); match != nil {
 		if number, err := strconv.Atoi(match[2]); err == nil {
 			line = number
 			text = strings.Replace(text, match[0], "", 1)

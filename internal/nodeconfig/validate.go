@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -228,7 +229,9 @@ func DefaultPodSysctls(cfg *kubeletconfigv1beta1.KubeletConfiguration) map[strin
 }
 
 // sysctlName matches the name of a sysctl, of at most maxSysctlName letters: segments separated by dots or slashes.
-var sysctlName = regexp.MustCompile(`^[a-z0-9]([-_a-z0-9]*[a-z0-9])?([./][a-z0-9]([-_a-z0-9]*[a-z0-9])?)*$`)
+var sysctlName = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^[a-z0-9]([-_a-z0-9]*[a-z0-9])?([./][a-z0-9]([-_a-z0-9]*[a-z0-9])?)*$`)
+})
 
 const maxSysctlName = 253
 
@@ -248,7 +251,7 @@ func validateDefaultPodSysctls(cfg *kubeletconfigv1beta1.KubeletConfiguration, e
 		other, twice := seen[dotted]
 		seen[dotted] = name
 		switch {
-		case len(name) > maxSysctlName || !sysctlName.MatchString(name):
+		case len(name) > maxSysctlName || !sysctlName().MatchString(name):
 			errs.add(field, "is not the name of a sysctl, for example net.core.somaxconn")
 		case namespace == sysctl.UnknownNamespace:
 			errs.add(

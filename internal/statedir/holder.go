@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 	"unicode"
 
@@ -78,11 +79,11 @@ func Self(service string) Holder {
 
 var (
 	// ownFiles are the files that Docker and Podman keep for each container, and mount into it.
-	ownFiles = regexp.MustCompile(`(?:/|-)containers/([0-9a-f]{64})/`)
+	ownFiles = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?:/|-)containers/([0-9a-f]{64})/`) })
 	// ownCgroup is a cgroup named by a container's id: /docker/ID, docker-ID.scope, /kubepods/…/ID.
-	ownCgroup = regexp.MustCompile(`[/-]([0-9a-f]{64})(?:\.scope)?$`)
+	ownCgroup = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`[/-]([0-9a-f]{64})(?:\.scope)?$`) })
 	// containerName matches a container ID in a lock file.
-	containerName = regexp.MustCompile(`^[0-9a-f]{12}$`)
+	containerName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[0-9a-f]{12}$`) })
 )
 
 // containerID detects the container of a process from its mountinfo (proc_pid_mountinfo(5)) and its cgroups
@@ -92,14 +93,14 @@ func containerID(process procfs.Proc) string {
 	for _, mount := range mounts {
 		switch mount.MountPoint {
 		case "/etc/hostname", "/etc/hosts", "/etc/resolv.conf":
-			if match := ownFiles.FindStringSubmatch(mount.Root); match != nil {
+			if match := ownFiles().FindStringSubmatch(mount.Root); match != nil {
 				return match[1][:shortID]
 			}
 		}
 	}
 	cgroups, _ := process.Cgroups()
 	for _, cgroup := range cgroups {
-		if match := ownCgroup.FindStringSubmatch(cgroup.Path); match != nil {
+		if match := ownCgroup().FindStringSubmatch(cgroup.Path); match != nil {
 			return match[1][:shortID]
 		}
 	}
@@ -167,7 +168,7 @@ func readHolder(file io.ReaderAt) Holder {
 		return Holder{}
 	}
 	holder.Service, holder.Host = printable(holder.Service), printable(holder.Host)
-	if !containerName.MatchString(holder.Container) {
+	if !containerName().MatchString(holder.Container) {
 		holder.Container = ""
 	}
 	return holder

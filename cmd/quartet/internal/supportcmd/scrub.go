@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 )
 
 const (
@@ -28,26 +29,28 @@ type pattern struct {
 const word = `(?:[0-9a-z]{1,13}|[a-z]{2,32}[0-9]{0,3}|[a-z]*(?:[A-Z]{1,4}[a-z]{2,}){1,8}[0-9]{0,3}|` +
 	`[0-9a-f]{32}|[0-9a-f]{40}|[0-9a-f]{64})`
 
-// named is the form of what has no dots and no colons in paths, names and IDs: words between separators. A long random
-// value has no such order, unless it is one of exactly as many hexadecimal digits as the ID of a container or the
-// digest of an image: it cannot be told from these.
-var named = regexp.MustCompile(`^[/_-]*(?:` + word + `(?:[/_-]+|$))+$`)
-
-// patterns are the forms of secrets whose values nobody has told.
-var patterns = []pattern{
-	{form: regexp.MustCompile(`(?s)-----BEGIN [A-Z0-9 ]+-----.*?(-----END [A-Z0-9 ]+-----|\z)`), left: removed},
-	// The rest of a key whose beginning was cut off, or a value in base64.
-	{form: regexp.MustCompile(`[A-Za-z0-9+/_-]{60,}={0,2}`), left: removed, unless: named},
-	{form: regexp.MustCompile(`eyJ[A-Za-z0-9_-]{5,}(\.[A-Za-z0-9_-]*)+`), left: removed},
-	{form: regexp.MustCompile(`(?i)\b(bearer|basic|digest|negotiate)(\s+)[^\s"',;]+`), left: "$1$2" + removed},
-	{form: regexp.MustCompile(`([a-zA-Z][a-zA-Z0-9+.-]*://)[^/\s@"']+@`), left: "$1" + removed + "@"},
-	{
-		form: regexp.MustCompile(`(?i)((?:passw(?:or)?d|passphrase|token|secret|api[-_]?key|access[-_]?key|private[-_]?key|` +
-			`client-key-data|client-certificate-data|authorization|credential|cookie)s?\\?["']?\s*[:=]\s*)` +
-			`(\\?"(?:[^"\\]|\\.)*"?|'[^']*'?|[^\s"',;&})\]]+)`),
-		left: "$1" + removed,
-	},
-}
+// patterns returns the forms of secrets whose values nobody has told. They are made when they are needed: this program
+// is all five processes of a node, and none of them needs them.
+var patterns = sync.OnceValue(func() []pattern {
+	// named is the form of what has no dots and no colons in paths, names and IDs: words between separators. A long random
+	// value has no such order, unless it is one of exactly as many hexadecimal digits as the ID of a container or the
+	// digest of an image: it cannot be told from these.
+	named := regexp.MustCompile(`^[/_-]*(?:` + word + `(?:[/_-]+|$))+$`)
+	return []pattern{
+		{form: regexp.MustCompile(`(?s)-----BEGIN [A-Z0-9 ]+-----.*?(-----END [A-Z0-9 ]+-----|\z)`), left: removed},
+		// The rest of a key whose beginning was cut off, or a value in base64.
+		{form: regexp.MustCompile(`[A-Za-z0-9+/_-]{60,}={0,2}`), left: removed, unless: named},
+		{form: regexp.MustCompile(`eyJ[A-Za-z0-9_-]{5,}(\.[A-Za-z0-9_-]*)+`), left: removed},
+		{form: regexp.MustCompile(`(?i)\b(bearer|basic|digest|negotiate)(\s+)[^\s"',;]+`), left: "$1$2" + removed},
+		{form: regexp.MustCompile(`([a-zA-Z][a-zA-Z0-9+.-]*://)[^/\s@"']+@`), left: "$1" + removed + "@"},
+		{
+			form: regexp.MustCompile(`(?i)((?:passw(?:or)?d|passphrase|token|secret|api[-_]?key|access[-_]?key|private[-_]?key|` +
+				`client-key-data|client-certificate-data|authorization|credential|cookie)s?\\?["']?\s*[:=]\s*)` +
+				`(\\?"(?:[^"\\]|\\.)*"?|'[^']*'?|[^\s"',;&})\]]+)`),
+			left: "$1" + removed,
+		},
+	}
+})
 
 // replace returns the text without the pattern.
 func (p pattern) replace(text []byte) []byte {
@@ -99,7 +102,7 @@ func (s *scrubber) scrub(text []byte) []byte {
 	for _, value := range s.known {
 		text = bytes.ReplaceAll(text, value, []byte(removed))
 	}
-	for _, p := range patterns {
+	for _, p := range patterns() {
 		text = p.replace(text)
 	}
 	return text

@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 
 	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
@@ -95,7 +96,7 @@ func (d document) object() (map[string]any, error) {
 	return object, nil
 }
 
-var lineNumber = regexp.MustCompile(`\bline (\d+)`)
+var lineNumber = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\bline (\d+)`) })
 
 // inManifest converts the line numbers of a YAML error, which count from the document's beginning, to those of the
 // manifest, and joins its lines.
@@ -106,7 +107,7 @@ func (d document) inManifest(err error) error {
 	}
 	text = strings.ReplaceAll(text, "\n  ", "; ")
 	text = redact.YAML(text)
-	text = lineNumber.ReplaceAllStringFunc(text, func(match string) string {
+	text = lineNumber().ReplaceAllStringFunc(text, func(match string) string {
 		n, convErr := strconv.Atoi(strings.TrimPrefix(match, "line "))
 		if convErr != nil {
 			return match

@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"unicode"
 
 	v1 "k8s.io/api/core/v1"
@@ -30,7 +31,7 @@ import (
 
 // uidPattern matches a valid UID of a manifest, because it becomes a directory's name, a label in the runtime and a key
 // of the stream of pods.
-var uidPattern = regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?$`)
+var uidPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?$`) })
 
 // pod decodes one pod.
 func (d *decoder) pod(object map[string]any, where string) {
@@ -68,7 +69,7 @@ func (d *decoder) pod(object map[string]any, where string) {
 		report("metadata.name", "required: name the pod")
 		return
 	}
-	if pod.UID != "" && !uidPattern.MatchString(string(pod.UID)) {
+	if pod.UID != "" && !uidPattern().MatchString(string(pod.UID)) {
 		report("metadata.uid", "must be at most 63 letters, digits and dashes, and begin and end with a letter or digit")
 		return
 	}
