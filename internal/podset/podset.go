@@ -111,36 +111,35 @@ func Merge(old Set, pods []*v1.Pod) Changes {
 	return out
 }
 
-// MergePart compares some pods of a source with the previous ones; pods that it does not name stay. If op is Remove
-// they are removed, and only their UIDs matter; otherwise they are present. A new pod is an Add, or a Restore if op is
-// Restore. Of duplicate UIDs, the last counts.
-func MergePart(old Set, op Op, pods []*v1.Pod) Changes {
-	out := Changes{Set: make(Set, len(old)+len(pods))}
-	maps.Copy(out.Set, old)
+// MergePart compares some pods of a source with its set, and changes the set, because a copy for each changed pod would
+// cost as much as there are pods. Pods that it does not name stay. If op is Remove they are removed, and only their UIDs
+// matter; otherwise they are present. A new pod is an Add, or a Restore if op is Restore. Of duplicate UIDs, the last
+// counts. It returns the changes in the order of Changes.List.
+func MergePart(set Set, op Op, pods []*v1.Pod) []Change {
+	old := make(Set, len(pods))
 	for _, pod := range pods {
+		if _, repeated := old[pod.UID]; !repeated {
+			old[pod.UID] = set[pod.UID]
+		}
 		if op == Remove {
-			delete(out.Set, pod.UID)
+			delete(set, pod.UID)
 		} else {
-			out.Set[pod.UID] = pod
+			set[pod.UID] = pod
 		}
 	}
-	compared := make(map[types.UID]bool, len(pods))
-	for _, pod := range pods {
-		if compared[pod.UID] {
-			continue
-		}
-		compared[pod.UID] = true
-		change := Change{Old: old[pod.UID], New: out.Set[pod.UID]}
+	var changes []Change
+	for uid, before := range old {
+		change := Change{Old: before, New: set[uid]}
 		change.Op = Compare(change.Old, change.New)
 		if change.Op == Add && op == Restore {
 			change.Op = Restore
 		}
 		if change.Op != None {
-			out.List = append(out.List, change)
+			changes = append(changes, change)
 		}
 	}
-	slices.SortFunc(out.List, inOrder)
-	return out
+	slices.SortFunc(changes, inOrder)
+	return changes
 }
 
 // Apply returns the set of a subscriber that held old and received the changes. It does not change old.

@@ -28,19 +28,26 @@ const checkpointMagic = "quartet.api-pods/1 sha256:"
 // checkpointMode lets only the owner read the pods, because their environment may be confidential.
 const checkpointMode = 0o600
 
-// encode returns the checkpoint of pods. It is deterministic.
+// encode returns the checkpoint of pods. It is deterministic. It allocates little besides the result, because pods that
+// end one after another are encoded each second until all have ended.
 func encode(node string, held map[types.UID]*v1.Pod) ([]byte, error) {
-	var list v1.PodList
+	list := v1.PodList{Items: make([]v1.Pod, 0, len(held))}
 	for _, pod := range sorted(held) {
 		list.Items = append(list.Items, *pod)
 	}
-	pods, err := list.Marshal()
-	if err != nil {
+	const sumSize = 2 * sha256.Size
+	header, size := len(checkpointMagic)+sumSize+1, list.Size()
+	data := make([]byte, header+len(node)+1+size)
+	copy(data, checkpointMagic)
+	data[header-1] = '\n'
+	body := data[header:]
+	copy(body, node+"\n")
+	if _, err := list.MarshalToSizedBuffer(body[len(body)-size:]); err != nil {
 		return nil, fmt.Errorf("encode the pods: %w", err)
 	}
-	body := append([]byte(node+"\n"), pods...)
 	sum := sha256.Sum256(body)
-	return append([]byte(checkpointMagic+hex.EncodeToString(sum[:])+"\n"), body...), nil
+	hex.Encode(data[len(checkpointMagic):], sum[:])
+	return data, nil
 }
 
 // decode decodes a checkpoint. The error describes the problem with its bytes.

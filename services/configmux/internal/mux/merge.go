@@ -29,14 +29,14 @@ func (m *Mux) merge(name string, state *sourceState, reading *source.Reading) []
 	}
 	pods, found := m.admit(name, state, reading, began)
 	back := state.back(reading)
-	var merged podset.Changes
+	var changes []podset.Change
 	if full {
-		merged = podset.Merge(state.set, pods)
+		merged := podset.Merge(state.set, pods)
+		state.set, changes = merged.Set, merged.List
 	} else {
-		merged = podset.MergePart(state.set, reading.Op, pods)
+		changes = podset.MergePart(state.set, reading.Op, pods)
 	}
-	state.set = merged.Set
-	merged.List = withLives(merged.List, back)
+	changes = withLives(changes, back)
 	m.merges++
 	p := publication{
 		m:       m,
@@ -51,12 +51,12 @@ func (m *Mux) merge(name string, state *sourceState, reading *source.Reading) []
 		// Objects precede pods, so that a subscriber that has a pod finds the objects that it refers to.
 		p.mergeObjects()
 	}
-	for _, change := range merged.List {
+	for _, change := range changes {
 		p.publish(change)
 	}
 	p.end()
-	m.cfg.Metrics.merged(name, m.cfg.Clock.Since(began), merged.List)
-	return merged.List
+	m.cfg.Metrics.merged(name, m.cfg.Clock.Since(began), changes)
+	return changes
 }
 
 // refusals returns why pods of the source are rejected.

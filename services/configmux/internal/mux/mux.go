@@ -138,6 +138,7 @@ func New(cfg Config) *Mux {
 	for _, s := range cfg.Sources {
 		m.sources[s.Name()] = &sourceState{
 			target:    s.Target,
+			set:       podset.Set{},
 			published: map[types.UID]published{},
 			refused:   map[types.UID]source.Error{},
 			errs:      map[errorKey]*seenError{},
