@@ -112,9 +112,9 @@ func Merge(old Set, pods []*v1.Pod) Changes {
 }
 
 // MergePart compares some pods of a source with its set, and changes the set, because a copy for each changed pod would
-// cost as much as there are pods. Pods that it does not name stay. If op is Remove they are removed, and only their UIDs
-// matter; otherwise they are present. A new pod is an Add, or a Restore if op is Restore. Of duplicate UIDs, the last
-// counts. It returns the changes in the order of Changes.List.
+// cost as much as there are pods. Pods that it does not name stay. If op is Remove the pods are removed, and only their
+// UIDs matter; otherwise they are present. A new pod is an Add, or a Restore if op is Restore. Of duplicate UIDs, the
+// last counts. It returns the changes in the order of Changes.List.
 func MergePart(set Set, op Op, pods []*v1.Pod) []Change {
 	old := make(Set, len(pods))
 	for _, pod := range pods {

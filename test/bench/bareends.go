@@ -102,8 +102,8 @@ func untilNothingRuns(
 	return time.Since(begin).Seconds(), nil
 }
 
-// untilNothingIsLeft waits until the node has removed the folders and cgroups of its pods, which takes longer than their
-// end: otherwise the next node removes them while it is measured.
+// untilNothingIsLeft waits until the node has removed the folders and cgroups of its pods, which takes longer than
+// their end: otherwise the next node removes them while it is measured.
 func untilNothingIsLeft(ctx context.Context) error {
 	var left []string
 	err := poll(ctx, pollStop, func(context.Context) (bool, error) {

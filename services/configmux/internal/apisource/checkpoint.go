@@ -28,8 +28,8 @@ const checkpointMagic = "quartet.api-pods/1 sha256:"
 // checkpointMode lets only the owner read the pods, because their environment may be confidential.
 const checkpointMode = 0o600
 
-// encode returns the checkpoint of pods. It is deterministic. It allocates little besides the result, because pods that
-// end one after another are encoded each second until all have ended.
+// encode returns the checkpoint of pods. It is deterministic. The pods are encoded into the result, without copies of
+// it, because pods that end one after another are written each second until all have ended.
 func encode(node string, held map[types.UID]*v1.Pod) ([]byte, error) {
 	list := v1.PodList{Items: make([]v1.Pod, 0, len(held))}
 	for _, pod := range sorted(held) {

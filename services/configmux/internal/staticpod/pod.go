@@ -31,7 +31,9 @@ import (
 
 // uidPattern matches a valid UID of a manifest, because it becomes a directory's name, a label in the runtime and a key
 // of the stream of pods.
-var uidPattern = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?$`) })
+var uidPattern = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?$`)
+})
 
 // pod decodes one pod.
 func (d *decoder) pod(object map[string]any, where string) {
