@@ -8,6 +8,6 @@ import (
 
 // The limit was 31 MiB before the messages of CSI and storage/v1, which are 1 MiB together, 32 MiB before the volumes
 // of storage classes and project quotas, 33 MiB before the messages of resource claims and DRA drivers, 34 MiB
-// before CPUs for one container, the pods API and the health of volumes, and 35 MiB before DebugService, reflection and
-// channelz, which are 0.4 MiB together.
-func TestNothingIsLinkedThatMustNotBe(t *testing.T) { linked.Check(t, 36) }
+// before CPUs for one container, the pods API and the health of volumes, 35 MiB before DebugService, reflection and
+// channelz, which are 0.4 MiB together, and 36 MiB before a few KiB more than that.
+func TestNothingIsLinkedThatMustNotBe(t *testing.T) { linked.Check(t, 37) }

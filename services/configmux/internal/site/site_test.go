@@ -36,6 +36,7 @@ import (
 	"github.com/quartet-node/quartet/services/configmux/internal/apisource"
 	"github.com/quartet-node/quartet/services/configmux/internal/mux"
 	"github.com/quartet-node/quartet/services/configmux/internal/sealing"
+	"github.com/quartet-node/quartet/test/eventually"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -308,9 +309,10 @@ func TestCheckpointsAreThoseOfNodes(t *testing.T) {
 	for node, want := range map[string]string{"a": "one i:1", "b.example": "two i:2"} {
 		n := again.get(node)
 		n.feed.Requested(reflector.VerbList, time.Now(), errors.New("away"))
-		if got := again.pods(t, node); !slices.Equal(got, []string{want}) {
-			t.Errorf("without the API server %s has %q, want %q", node, got, want)
-		}
+		// The checkpoint is read beside the requests, so it may come later than their failure.
+		eventually.That(t, fmt.Sprintf("without the API server %s has %q", node, want), func() bool {
+			return slices.Equal(again.pods(t, node), []string{want})
+		})
 		if n.desired.Sources()[0].GetReady() {
 			t.Errorf("%s is ready without a list", node)
 		}
