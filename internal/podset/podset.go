@@ -1,8 +1,9 @@
 // Package podset computes the changes of the pods of one source: it compares the present set of pods with the previous
 // one, by UID, and returns the differences.
 //
-// It is pure: it has no clock, no lock and no I/O, and never changes a pod that it is given. configmux merges its
-// sources with it; syncloop classifies received pods with Compare, so that both agree on what an update is.
+// It has no clock, no lock and no I/O, and never changes a pod that it is given. Only MergePart changes a set.
+// configmux merges its sources with it; syncloop classifies received pods with Compare, so that both agree on what an
+// update is.
 package podset
 
 import (

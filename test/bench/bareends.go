@@ -121,7 +121,7 @@ func untilNothingIsLeft(ctx context.Context) error {
 		return len(left) == 0, nil
 	})
 	if err != nil {
-		return fmt.Errorf("%d folders and cgroups of pods are left, such as %s: %w", len(left), left[0], err)
+		return fmt.Errorf("the node has not removed the folders and cgroups of its pods, %q: %w", left, err)
 	}
 	return nil
 }

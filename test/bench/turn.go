@@ -56,7 +56,7 @@ func (r *podRig) nodeTurn(
 	if err != nil {
 		return t, err
 	}
-	// Neither node has to remove what the other one has left: not for its garbage collection, nor by untilNothingIsLeft.
+	// Neither node has to remove what the other one has left for its garbage collection.
 	defer func() { err = errors.Join(err, a.stop(), r.removeSandboxes(context.WithoutCancel(ctx))) }()
 	first, _, err := r.place(ctx, a, 1)
 	if err != nil {
@@ -98,6 +98,7 @@ func (r *podRig) nodeTurn(
 	if t.Gone, err = r.takeAway(ctx, set, last); err != nil {
 		return t, err
 	}
+	// Nor the folders and cgroups of its pods.
 	return t, untilNothingIsLeft(ctx)
 }
 
