@@ -14,6 +14,7 @@ import (
 	debugv1 "github.com/quartet-node/quartet/gen/quartet/debug/v1"
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/boottime"
+	"github.com/quartet-node/quartet/internal/buildinfo"
 	"github.com/quartet-node/quartet/internal/certexpiry"
 	"github.com/quartet-node/quartet/internal/cri"
 	"github.com/quartet-node/quartet/internal/debugapi"
@@ -180,12 +181,24 @@ func openJournal(cfg nodeconfig.Config, logger *slog.Logger, registry *prometheu
 	path := filepath.Join(cfg.StateDir, journal.FileName)
 	cfg.Starting.At("read " + path)
 	return journal.Open(journal.Config{
-		File:    journal.OnDisk(path),
-		Path:    path,
-		Clock:   clock.RealClock{},
-		Logger:  logger,
-		Metrics: journal.NewMetrics(registry),
+		File:     journal.OnDisk(path),
+		Path:     path,
+		Observer: observer(logger),
+		Clock:    clock.RealClock{},
+		Logger:   logger,
+		Metrics:  journal.NewMetrics(registry),
 	})
+}
+
+// observer returns the observer of this process for the journal: another boot has other boot times, and another version
+// may observe more. It is empty if the boot is unknown.
+func observer(logger *slog.Logger) string {
+	boot, err := boottime.Boot()
+	if err != nil {
+		logger.Warn("every pod is inspected at the next start of pleg", telemetry.KeyError, err)
+		return ""
+	}
+	return boot + " " + buildinfo.Version()
 }
 
 // discarded exposes the kubelet's metric for events that a slow subscriber did not receive one by one.

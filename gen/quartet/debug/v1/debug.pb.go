@@ -942,7 +942,10 @@ type PLEGRecordState struct {
 	// Whether the status comes from an inspection, and not only from a list.
 	Inspected bool `protobuf:"varint,2,opt,name=inspected,proto3" json:"inspected,omitempty"`
 	// The phases of its containers by their IDs: "created", "started" or "died". None without an inspection.
-	Phases        map[string]string `protobuf:"bytes,3,rep,name=phases,proto3" json:"phases,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Phases map[string]string `protobuf:"bytes,3,rep,name=phases,proto3" json:"phases,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// Whether the status of a published state has everything of the last observation that a list of the runtime does not
+	// have, so that a first list that shows the same replaces the inspection of the pod.
+	Whole         bool `protobuf:"varint,4,opt,name=whole,proto3" json:"whole,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -996,6 +999,13 @@ func (x *PLEGRecordState) GetPhases() map[string]string {
 		return x.Phases
 	}
 	return nil
+}
+
+func (x *PLEGRecordState) GetWhole() bool {
+	if x != nil {
+		return x.Whole
+	}
+	return false
 }
 
 // RuntimeCall is a call of the container runtime, without what may be secret.
@@ -1153,11 +1163,12 @@ const file_quartet_debug_v1_debug_proto_rawDesc = "" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x12=\n" +
 	"\bobserved\x18\x02 \x01(\v2!.quartet.debug.v1.PLEGRecordStateR\bobserved\x12?\n" +
 	"\tpublished\x18\x03 \x01(\v2!.quartet.debug.v1.PLEGRecordStateR\tpublished\x12\x16\n" +
-	"\x06failed\x18\x04 \x01(\bR\x06failed\"\xea\x01\n" +
+	"\x06failed\x18\x04 \x01(\bR\x06failed\"\x80\x02\n" +
 	"\x0fPLEGRecordState\x127\n" +
 	"\x06status\x18\x01 \x01(\v2\x1f.quartet.lifecycle.v1.PodStatusR\x06status\x12\x1c\n" +
 	"\tinspected\x18\x02 \x01(\bR\tinspected\x12E\n" +
-	"\x06phases\x18\x03 \x03(\v2-.quartet.debug.v1.PLEGRecordState.PhasesEntryR\x06phases\x1a9\n" +
+	"\x06phases\x18\x03 \x03(\v2-.quartet.debug.v1.PLEGRecordState.PhasesEntryR\x06phases\x12\x14\n" +
+	"\x05whole\x18\x04 \x01(\bR\x05whole\x1a9\n" +
 	"\vPhasesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x81\x02\n" +

@@ -38,6 +38,8 @@ type pod struct {
 	Status json.RawMessage `json:"status"`
 	// Phases are the phases of a record.Published; null if the pod was never inspected.
 	Phases map[string]string `json:"phases"`
+	// Whole is the Config.Observer of a record.Published that is whole; empty if it is not.
+	Whole string `json:"whole,omitempty"`
 }
 
 // cut is the content of a file.
@@ -58,15 +60,19 @@ func (e entry) encode() ([]byte, error) {
 	return append(fmt.Appendf(nil, "%08x %s", crc32.Checksum(data, castagnoli), data), '\n'), nil
 }
 
-func encodePod(published record.Published) (json.RawMessage, error) {
+func encodePod(published record.Published, observer string) (json.RawMessage, error) {
 	status, err := protojson.Marshal(published.Status)
 	if err != nil {
 		return nil, err
 	}
-	return json.Marshal(pod{Status: status, Phases: published.Phases})
+	encoded := pod{Status: status, Phases: published.Phases}
+	if published.Whole {
+		encoded.Whole = observer
+	}
+	return json.Marshal(encoded)
 }
 
-func decodePod(data json.RawMessage) (record.Published, error) {
+func decodePod(data json.RawMessage, observer string) (record.Published, error) {
 	var p pod
 	if err := json.Unmarshal(data, &p); err != nil {
 		return record.Published{}, err
@@ -78,11 +84,11 @@ func decodePod(data json.RawMessage) (record.Published, error) {
 	if status.GetUid() == "" {
 		return record.Published{}, errors.New("a pod has no UID")
 	}
-	return record.Published{Status: status, Phases: p.Phases}, nil
+	return record.Published{Status: status, Phases: p.Phases, Whole: p.Whole != "" && p.Whole == observer}, nil
 }
 
-// decode decodes a file. It ignores an incomplete last line; any other damaged line is an error.
-func decode(data []byte) (*cut, error) {
+// decode decodes a file for an observer. It ignores an incomplete last line; any other damaged line is an error.
+func decode(data []byte, observer string) (*cut, error) {
 	c := &cut{published: map[string]record.Published{}, pods: map[string]json.RawMessage{}}
 	for number := 1; len(data) > 0; number++ {
 		line, rest, whole := bytes.Cut(data, []byte("\n"))
@@ -96,7 +102,7 @@ func decode(data []byte) (*cut, error) {
 		case err == nil && e.Line != 0 && e.Line != number:
 			err = fmt.Errorf("it was written as line %d: lines before it are lost", e.Line)
 		case err == nil:
-			err = c.take(e)
+			err = c.take(e, observer)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("line %d: %w", number, err)
@@ -128,9 +134,9 @@ func decodeLine(line []byte) (e entry, err error) {
 }
 
 // take adds the content of a line.
-func (c *cut) take(e entry) error {
+func (c *cut) take(e entry, observer string) error {
 	for _, data := range e.Pods {
-		published, err := decodePod(data)
+		published, err := decodePod(data, observer)
 		if err != nil {
 			return err
 		}

@@ -74,6 +74,9 @@ type Config struct {
 	File File
 	// Path is the path of the file, for people.
 	Path string
+	// Observer identifies who makes the observations that are stored: the boot of the machine and the version of the
+	// program. Those of another observer are compared with, and not taken over. Empty takes over none.
+	Observer string
 	// Clock times the retries.
 	Clock clock.Clock
 	// Logger logs problems for the operator.
@@ -140,7 +143,7 @@ func Open(cfg Config) *Book {
 	outcome := "the file is left as it is"
 	if err == nil {
 		var read *cut
-		if read, err = decode(data); err == nil {
+		if read, err = decode(data, cfg.Observer); err == nil {
 			b.before, b.written, b.continues, b.complete = read.published, read.pods, read.tokens, true
 			return b
 		}
@@ -285,7 +288,7 @@ func (b *Book) fold(line *entry, dirty map[string]record.Pod) {
 			}
 			continue
 		}
-		pod, err := encodePod(published)
+		pod, err := encodePod(published, b.cfg.Observer)
 		if err != nil {
 			// The runtime's text may be invalid UTF-8.
 			b.cfg.Logger.Warn("cannot write a pod to the journal", telemetry.KeyPodUID, uid, telemetry.KeyError, err)

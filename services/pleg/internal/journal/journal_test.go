@@ -60,11 +60,12 @@ func openFile(t *testing.T, path, begin string, file journal.File) *rig {
 		registry: prometheus.NewRegistry(),
 	}
 	r.Book = journal.Open(journal.Config{
-		File:    file,
-		Path:    path,
-		Clock:   r.clock,
-		Logger:  slog.New(slog.NewTextHandler(r.log, nil)),
-		Metrics: journal.NewMetrics(r.registry),
+		File:     file,
+		Path:     path,
+		Observer: observer,
+		Clock:    r.clock,
+		Logger:   slog.New(slog.NewTextHandler(r.log, nil)),
+		Metrics:  journal.NewMetrics(r.registry),
 	})
 	r.Begin([]byte(begin))
 	ctx, cancel := context.WithCancel(context.Background())
@@ -114,6 +115,9 @@ func gone() record.Pod {
 	pod, _ := record.Pod{}.Observe(&lifecyclev1.PodStatus{Uid: "any"})
 	return pod
 }
+
+// observer is the observer of every book, if a test names no other.
+const observer = "boot version"
 
 const (
 	running = lifecyclev1.ContainerState_CONTAINER_STATE_RUNNING
@@ -383,5 +387,25 @@ func TestNoBookRemembersNothing(t *testing.T) {
 	book.Complete()
 	if _, known := book.Before(); known || book.Continues() != nil || book.Run(t.Context()) != nil {
 		t.Error("it does")
+	}
+}
+
+// TestOnlyTheObserverOfAStateTakesItOver: another boot has other boot times, and another version may observe more.
+func TestOnlyTheObserverOfAStateTakesItOver(t *testing.T) {
+	file := &memory{}
+	r := openFile(t, "memory", "one/0", file)
+	r.Note("a", seen("a", running), []byte("one/1"))
+	r.Complete()
+	r.stop()
+	for other, want := range map[string]bool{observer: true, "boot other": false, "": false} {
+		book := journal.Open(journal.Config{
+			File: &memory{data: file.data}, Observer: other, Logger: slog.New(slog.DiscardHandler),
+			Clock: clocktesting.NewFakeClock(time.Now()),
+		})
+		before, known := book.Before()
+		if !known || before["a"].Status == nil || before["a"].Whole != want {
+			t.Errorf("observer %q knows the pod: %v, and takes it over: %v, want true and %v",
+				other, before["a"].Status != nil, before["a"].Whole, want)
+		}
 	}
 }

@@ -2,6 +2,7 @@ package record
 
 import (
 	"maps"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -15,11 +16,14 @@ import (
 // Published is the published state of a pod: the part that must outlive this process, so that the next one publishes
 // the changes in between. It is never changed.
 type Published struct {
-	// Status holds the fields of sandboxes and containers that reveal changes, and those that identify them and their
-	// trace after their removal. Other fields, such as most labels and annotations, are omitted.
+	// Status holds the sandboxes and containers without their labels and annotations, except the annotations that their
+	// events need after their removal, and without the messages of containers.
 	Status *lifecyclev1.PodStatus
 	// Phases maps the IDs of containers to the names of their phases; nil if the pod was never inspected.
 	Phases map[string]string
+	// Whole reports whether Status lacks nothing of the last observation that a list of the runtime does not have, see
+	// Confirm. It is false if the last inspection has failed, or if a container has a message.
+	Whole bool
 }
 
 // phaseNames are the names of phases in Published. It omits removed containers.
@@ -58,7 +62,7 @@ func phasesOf(names map[string]string) map[string]phase {
 func (p Pod) Published() Published {
 	switch {
 	case p.phases != nil:
-		return Published{Status: brief(p.Status), Phases: phasesByName(p.phases)}
+		return Published{Status: brief(p.Status), Phases: phasesByName(p.phases), Whole: isWhole(p.Status)}
 	case p.previous != nil && p.previous.Status != nil && p.Status != nil:
 		// It was only listed, so only the failed inspection and its present containers were published.
 		t := Published{Status: withListed(p.previous.Status, p.Status), Phases: p.previous.Phases}
@@ -77,6 +81,25 @@ func (p Pod) Published() Published {
 // that state.
 func Restore(t Published) Pod { return Pod{previous: &t} }
 
+// Confirm returns the last observation of the previous process, if the runtime's lists show the same sandboxes and
+// containers in the same states: then an inspection would return the same. It returns nil if the pod has to be
+// inspected. l and listed are of the same lists, and the labels and annotations are from listed.
+func (p Pod) Confirm(l Listing, listed *lifecyclev1.PodStatus) *lifecyclev1.PodStatus {
+	if !p.Restored() || p.Status != nil || !p.previous.Whole || !matches(p.previous.Status, l) {
+		return nil
+	}
+	whole := proto.CloneOf(p.previous.Status)
+	for _, s := range whole.GetSandboxes() {
+		from := inspection.FindSandbox(listed, s.GetId())
+		s.Labels, s.Annotations = from.GetLabels(), from.GetAnnotations()
+	}
+	for _, c := range whole.GetContainers() {
+		from := inspection.FindContainer(listed, c.GetId())
+		c.Labels, c.Annotations = from.GetLabels(), from.GetAnnotations()
+	}
+	return whole
+}
+
 // Restored reports whether only the pod's state from the previous process is known.
 func (p Pod) Restored() bool { return p.previous != nil && p.phases == nil }
 
@@ -84,6 +107,13 @@ func (p Pod) Restored() bool { return p.previous != nil && p.phases == nil }
 func (p Pod) Moved(next Pod) bool {
 	return p.Inspected() != next.Inspected() || !maps.Equal(p.phases, next.phases) ||
 		p.Status.GetInspectError() != next.Status.GetInspectError()
+}
+
+// Shares reports whether next, which Observe has returned, has the sandboxes, containers and addresses of p.
+func (p Pod) Shares(next Pod) bool {
+	return slices.Equal(p.Status.GetSandboxes(), next.Status.GetSandboxes()) &&
+		slices.Equal(p.Status.GetContainers(), next.Status.GetContainers()) &&
+		slices.Equal(p.Status.GetIps(), next.Status.GetIps())
 }
 
 // known is the state that an observation is compared with.
@@ -162,6 +192,7 @@ func later(a, b time.Time) time.Time {
 func brief(s *lifecyclev1.PodStatus) *lifecyclev1.PodStatus {
 	b := &lifecyclev1.PodStatus{
 		Uid: s.GetUid(), Name: s.GetName(), Namespace: s.GetNamespace(), Ips: s.GetIps(),
+		ObservedBoottimeNs: s.GetObservedBoottimeNs(), ObservedAt: s.GetObservedAt(),
 		InspectError: s.GetInspectError(), UnknownSince: s.GetUnknownSince(),
 	}
 	for _, sandbox := range s.GetSandboxes() {
@@ -170,10 +201,19 @@ func brief(s *lifecyclev1.PodStatus) *lifecyclev1.PodStatus {
 	for _, c := range s.GetContainers() {
 		b.Containers = append(b.Containers, &lifecyclev1.Container{
 			Id: c.GetId(), SandboxId: c.GetSandboxId(), Name: c.GetName(), Attempt: c.GetAttempt(), State: c.GetState(),
-			ExitCode: c.GetExitCode(), Reason: c.GetReason(), Annotations: briefAnnotations(c.GetAnnotations()),
+			CreatedAt: c.GetCreatedAt(), StartedAt: c.GetStartedAt(), FinishedAt: c.GetFinishedAt(),
+			ExitCode: c.GetExitCode(), Reason: c.GetReason(),
+			Image: c.GetImage(), ImageRef: c.GetImageRef(), ImageId: c.GetImageId(), LogPath: c.GetLogPath(),
+			User: c.GetUser(), Resources: c.GetResources(), Annotations: briefAnnotations(c.GetAnnotations()),
 		})
 	}
 	return b
+}
+
+// isWhole reports whether brief omits only labels and annotations of an inspected status.
+func isWhole(s *lifecyclev1.PodStatus) bool {
+	return s.GetInspectError() == "" &&
+		!slices.ContainsFunc(s.GetContainers(), func(c *lifecyclev1.Container) bool { return c.GetMessage() != "" })
 }
 
 func briefSandbox(s *lifecyclev1.Sandbox) *lifecyclev1.Sandbox {

@@ -102,7 +102,7 @@ func TestAFailureBeforeTheFirstObservationLosesNothing(t *testing.T) {
 		t.Errorf("after a failure it is %v", failed.Status)
 	}
 	want := before.Published()
-	want.Status.InspectError = "no answer"
+	want.Status.InspectError, want.Whole = "no answer", false
 	if diff := cmp.Diff(want, failed.Published(), protocmp.Transform()); diff != "" {
 		t.Errorf("what was told (-want +got):\n%s", diff)
 	}
@@ -172,5 +172,65 @@ func TestOnlyPublishedChangesMoveAPod(t *testing.T) {
 			pod.Moved(next),
 			record.Pod{}.Moved(pod),
 		)
+	}
+}
+
+func TestListsConfirmWhatWasObserved(t *testing.T) {
+	up, app := sandbox("s", ready), container("a", running, 1)
+	withMessage := container("m", exited, 1)
+	withMessage.Message = "may be secret"
+	observed := func(parts ...any) record.Pod {
+		pod, _ := record.Pod{}.Observe(named(parts...))
+		return pod
+	}
+	failed, _ := observed(up, app).Fail(nil, "no answer")
+	listed, _ := record.Restore(observed(up, app).Published()).Fail(named(up, container("a", unknown, 1)), "no answer")
+	for _, tt := range []struct {
+		name   string
+		before record.Pod
+		// lists are the runtime's, in the words of a status.
+		lists *lifecyclev1.PodStatus
+		want  bool
+	}{
+		{"nothing new", observed(up, app), named(up, app), true},
+		{"nothing new of a dead one", observed(up, container("a", exited, 1)), named(up, container("a", exited, 1)), true},
+		{"nothing new without a network", observed(sandbox("s", notReady)), named(sandbox("s", notReady)), true},
+		{"a container ended", observed(up, app), named(up, container("a", exited, 1)), false},
+		{"a container came", observed(up, app), named(up, container("b", created, 2), app), false},
+		{"another container", observed(up, app), named(up, container("b", running, 1)), false},
+		{"the sandbox ended", observed(up, app), named(sandbox("s", notReady), app), false},
+		{"it is gone", observed(up, app), named(), false},
+		{"a message was not stored", observed(up, withMessage), named(up, withMessage), false},
+		{"the last inspection had failed", failed, named(up, app), false},
+		{"it was only listed", listed, named(up, app), false},
+		{"it was never seen", record.Pod{}, named(up, app), false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			l := record.Listing{
+				Sandboxes:  map[string]lifecyclev1.SandboxState{},
+				Containers: map[string]lifecyclev1.ContainerState{},
+			}
+			for _, s := range tt.lists.GetSandboxes() {
+				l.Sandboxes[s.GetId()] = s.GetState()
+			}
+			for _, c := range tt.lists.GetContainers() {
+				l.Containers[c.GetId()] = c.GetState()
+			}
+			restored := record.Restore(tt.before.Published())
+			whole := restored.Confirm(l, tt.lists)
+			if (whole != nil) != tt.want {
+				t.Fatalf("confirmed: %v, want %v", whole != nil, tt.want)
+			}
+			if whole == nil {
+				return
+			}
+			if diff := cmp.Diff(tt.before.Status, whole, protocmp.Transform()); diff != "" {
+				t.Errorf("what was observed, and what was confirmed (-observed +confirmed):\n%s", diff)
+			}
+			next, changes := restored.Observe(whole)
+			if len(changes) > 0 || !next.Inspected() || next.Restored() {
+				t.Errorf("the confirmation makes the events %v", format(changes))
+			}
+		})
 	}
 }

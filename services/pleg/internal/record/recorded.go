@@ -4,17 +4,16 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	debugv1 "github.com/quartet-node/quartet/gen/quartet/debug/v1"
-	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 )
 
 // Recorded returns the record of a pod for a recording, without the messages of its containers, which may be secret.
 func (p Pod) Recorded(uid string) *debugv1.PLEGRecordPod {
 	out := &debugv1.PLEGRecordPod{Uid: uid}
 	if p.Status != nil {
-		out.Observed = recordedState(p.Status, phasesByName(p.phases))
+		out.Observed = recordedState(Published{Status: p.Status, Phases: phasesByName(p.phases)})
 	}
 	if p.previous != nil {
-		out.Published = recordedState(p.previous.Status, p.previous.Phases)
+		out.Published = recordedState(*p.previous)
 	}
 	return out
 }
@@ -23,18 +22,18 @@ func (p Pod) Recorded(uid string) *debugv1.PLEGRecordPod {
 func FromRecorded(recorded *debugv1.PLEGRecordPod) Pod {
 	p := Pod{Status: recorded.GetObserved().GetStatus(), phases: phasesOf(phasesIn(recorded.GetObserved()))}
 	if published := recorded.GetPublished(); published != nil {
-		p.previous = &Published{Status: published.GetStatus(), Phases: phasesIn(published)}
+		p.previous = &Published{Status: published.GetStatus(), Phases: phasesIn(published), Whole: published.GetWhole()}
 	}
 	return p
 }
 
 // recordedState returns a state whose phases are nil without an inspection.
-func recordedState(status *lifecyclev1.PodStatus, phases map[string]string) *debugv1.PLEGRecordState {
-	status = proto.CloneOf(status)
+func recordedState(state Published) *debugv1.PLEGRecordState {
+	status := proto.CloneOf(state.Status)
 	for _, c := range status.GetContainers() {
 		c.Message = ""
 	}
-	return &debugv1.PLEGRecordState{Status: status, Inspected: phases != nil, Phases: phases}
+	return &debugv1.PLEGRecordState{Status: status, Inspected: state.Phases != nil, Phases: state.Phases, Whole: state.Whole}
 }
 
 // phasesIn returns the phases of a state; nil without an inspection.

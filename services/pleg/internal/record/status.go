@@ -17,16 +17,18 @@ type Listing struct {
 }
 
 // Matches reports whether a listing equals the record: the same sandboxes and containers in the same states.
-func (p Pod) Matches(l Listing) bool {
-	if len(p.Status.GetSandboxes()) != len(l.Sandboxes) || len(p.Status.GetContainers()) != len(l.Containers) {
+func (p Pod) Matches(l Listing) bool { return matches(p.Status, l) }
+
+func matches(status *lifecyclev1.PodStatus, l Listing) bool {
+	if len(status.GetSandboxes()) != len(l.Sandboxes) || len(status.GetContainers()) != len(l.Containers) {
 		return false
 	}
-	for _, s := range p.Status.GetSandboxes() {
+	for _, s := range status.GetSandboxes() {
 		if state, ok := l.Sandboxes[s.GetId()]; !ok || state != s.GetState() {
 			return false
 		}
 	}
-	for _, c := range p.Status.GetContainers() {
+	for _, c := range status.GetContainers() {
 		if state, ok := l.Containers[c.GetId()]; !ok || state != c.GetState() {
 			return false
 		}

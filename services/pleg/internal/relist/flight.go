@@ -246,9 +246,12 @@ func (r *Relister) commit(uid string, p *pod, seen *lifecyclev1.PodStatus) *life
 	r.compare(uid, p, seen)
 	r.sinceBefore(p)
 	next, changes := p.record.Observe(seen)
-	moved := p.record.Moved(next)
+	moved, shares := p.record.Moved(next), p.record.Shares(next)
 	p.record = next
 	r.publish(uid, p, changes, moved)
+	if !shares && !moved && len(changes) == 0 {
+		r.cfg.Journal.Note(uid, p.record, r.cfg.Events.Token())
+	}
 	if p.unseen {
 		p.unseen = false
 		r.unseen--

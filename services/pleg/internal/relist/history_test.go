@@ -42,7 +42,9 @@ func startProcess(w *world, disk *storage, tracer trace.Tracer) *process {
 	p := &process{disk: &handle{disk: disk, killed: make(chan struct{})}}
 	logger, registry := slog.New(slog.DiscardHandler), prometheus.NewRegistry()
 	book := journal.Open(
-		journal.Config{File: p.disk, Clock: clock.RealClock{}, Logger: logger, Metrics: journal.NewMetrics(registry)},
+		journal.Config{
+			File: p.disk, Observer: w.boot, Clock: clock.RealClock{}, Logger: logger, Metrics: journal.NewMetrics(registry),
+		},
 	)
 	p.events = stream.NewEdge[*lifecyclev1.Event](stream.Config{LogSize: 32, Continues: book.Continues()})
 	p.Relister = relist.New(relist.Config{

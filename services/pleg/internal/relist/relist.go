@@ -357,7 +357,7 @@ func (r *Relister) finishRound(began time.Time, boot time.Duration) {
 }
 
 // inspectChanged requests an inspection of each pod that differs from the record, and returns those to wait for, except
-// those behind a hanging one.
+// those behind a hanging one. A pod that is as the previous process has stored it needs no inspection.
 func (r *Relister) inspectChanged(all map[string]*items) []*flight {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -369,8 +369,13 @@ func (r *Relister) inspectChanged(all map[string]*items) []*flight {
 		}
 	}
 	for uid, listed := range all {
-		p := r.pods[uid]
-		if p == nil || p.failure != "" || !p.record.Matches(listed.listing()) {
+		p, listing := r.pods[uid], listed.listing()
+		if p != nil && p.record.Restored() && p.running == nil && p.next == nil {
+			if whole := p.record.Confirm(listing, listed.status(uid)); whole != nil {
+				r.commit(uid, p, whole)
+			}
+		}
+		if p == nil || p.failure != "" || !p.record.Matches(listing) {
 			look(uid, p)
 		} else {
 			p.matched = momentOf(listed.began, listed.at)

@@ -26,6 +26,9 @@ import (
 type world struct {
 	internalapi.RuntimeService // the unused methods
 
+	// boot identifies the boot of the machine.
+	boot string
+
 	mu         sync.Mutex
 	ids        int
 	sandboxes  []*runtimeapi.PodSandboxStatus
@@ -45,6 +48,7 @@ type world struct {
 
 func newWorld() *world {
 	return &world{
+		boot:        "boot 1",
 		ended:       map[string]*runtimeapi.ContainerStatus{},
 		broken:      map[string]bool{},
 		hung:        map[string]chan struct{}{},
@@ -283,6 +287,7 @@ func (w *world) ContainerStatus(_ context.Context, id string, _ bool) (*runtimea
 				Reason:     c.GetReason(),
 				Labels:     c.GetLabels(),
 				Metadata:   c.GetMetadata(),
+				Resources:  c.GetResources(),
 			}}, nil
 		}
 	}
