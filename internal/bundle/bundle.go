@@ -15,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+	"time"
 
 	"github.com/quartet-node/quartet/internal/layout"
 	"github.com/quartet-node/quartet/internal/sharedmount"
@@ -225,14 +226,16 @@ func letPass(dir string) error {
 	return os.Chmod(dir, info.Mode()|passBits)
 }
 
-// install installs a binary by a hard link, or by a copy across file systems. It keeps an identical file; a running
+// install installs a binary by a hard link, or by a copy across file systems, which has the time of the original. It
+// keeps a file that is up to date, so that a running process shares its pages with the next one; otherwise a running
 // process keeps the old file.
 func install(from, to string) error {
 	source, err := os.Stat(from)
 	if err != nil {
 		return err
 	}
-	if have, err := os.Stat(to); err == nil && os.SameFile(source, have) {
+	if have, err := os.Stat(to); err == nil && (os.SameFile(source, have) ||
+		source.Size() == have.Size() && source.ModTime().Equal(have.ModTime())) {
 		return nil
 	}
 	tmp := to + ".new"
@@ -241,6 +244,9 @@ func install(from, to string) error {
 	}
 	if err := os.Link(from, tmp); err != nil {
 		if err := copyFile(from, tmp); err != nil {
+			return err
+		}
+		if err := os.Chtimes(tmp, time.Time{}, source.ModTime()); err != nil {
 			return err
 		}
 	}

@@ -157,19 +157,46 @@ func TestPreflightNamesMissingBinaries(t *testing.T) {
 	}
 }
 
+// TestInstallReplacesOnlyWhatHasChanged on one file system, and across two.
 func TestInstallReplacesOnlyWhatHasChanged(t *testing.T) {
-	from, to := filepath.Join(t.TempDir(), "a"), filepath.Join(t.TempDir(), "a")
-	for _, content := range []string{"one", "two"} {
+	other, err := os.MkdirTemp("/dev/shm", "quartet-install-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(other); err != nil {
+			t.Error(err)
+		}
+	})
+	for name, dir := range map[string]string{"by a link": t.TempDir(), "by a copy": other} {
+		t.Run(name, func(t *testing.T) {
+			testInstall(t, filepath.Join(t.TempDir(), "a"), filepath.Join(dir, "a"))
+		})
+	}
+}
+
+func testInstall(t *testing.T, from, to string) {
+	t.Helper()
+	var before os.FileInfo
+	for _, content := range []string{"one", "another"} {
 		if err := os.RemoveAll(from); err != nil {
 			t.Fatal(err)
 		}
 		if err := os.WriteFile(from, []byte(content), 0o700); err != nil {
 			t.Fatal(err)
 		}
-		for range 2 {
+		for again := range 2 {
 			if err := install(from, to); err != nil {
 				t.Fatal(err)
 			}
+			after, err := os.Stat(to)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if kept := before != nil && os.SameFile(before, after); kept != (again == 1) {
+				t.Errorf("with the content %q, time %d: the file is kept: %v", content, again+1, kept)
+			}
+			before = after
 		}
 		if got, err := os.ReadFile(to); err != nil || string(got) != content {
 			t.Errorf("got %q (%v), want %q", got, err, content)

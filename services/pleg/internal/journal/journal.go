@@ -1,5 +1,6 @@
 // Package journal stores on disk what pleg has published, so that a restarted pleg publishes what has happened in the
-// meantime: once, as normal events.
+// meantime: once, as normal events. It also stores what pleg has observed, so that a restarted pleg inspects only the
+// pods of which the runtime's lists show something else.
 //
 // It stores a cut through the stream of events: the token of the last event, and for each pod its published state at
 // that event (record.Published: its sandboxes and containers, and their phases). The next pleg compares its first
