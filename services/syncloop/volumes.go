@@ -33,10 +33,7 @@ func newVolumes(
 	stored *storage, parts *components.Group,
 ) (*volumes.Manager, error) {
 	swappable, memory := swapWarning(procfs.DefaultMountPoint, events), memoryForPods(askNode)
-	kinds, local, err := persistentKinds(events, stored, link)
-	if err != nil {
-		return nil, err
-	}
+	kinds, local := persistentKinds(events, stored, link)
 	manager, err := volumes.New(volumes.Config{
 		PodsDir: filepath.Join(h.cfg.RootDir, "pods"), Clock: clock.RealClock{}, Events: events,
 		Metrics: stored.operations, Tracer: h.tracer, Logger: h.logger,
@@ -72,18 +69,14 @@ func newVolumes(
 // persistentKinds returns the kinds of persistent volumes.
 func persistentKinds(
 	events *podevents.Recorder, stored *storage, link *cluster.Link,
-) (kinds []persistentvolumes.Kind, local *persistentvolumes.Local, err error) {
-	nfs, err := persistentvolumes.NewNFS()
-	if err != nil {
-		return nil, nil, err
-	}
+) (kinds []persistentvolumes.Kind, local *persistentvolumes.Local) {
 	local = &persistentvolumes.Local{
 		Mounter: volumes.Machine{}, Formatter: persistentvolumes.NewFormatter(), Events: events, Clock: clock.RealClock{},
 		Measured: stored.operations.Done, Expansion: &persistentvolumes.Expansion{
 			Claims: link.Claims, Resizer: mount.NewResizeFs(utilexec.New()), Events: events,
 		},
 	}
-	return []persistentvolumes.Kind{stored.volumes, local, persistentvolumes.HostPath{}, nfs}, local, nil
+	return []persistentvolumes.Kind{stored.volumes, local, persistentvolumes.HostPath{}, persistentvolumes.NewNFS()}, local
 }
 
 // nodeWarnings records events of the node: *podevents.Recorder.

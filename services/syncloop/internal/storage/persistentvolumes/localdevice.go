@@ -39,8 +39,13 @@ type Formatter interface {
 }
 
 // NewFormatter returns the formatter of the node.
-func NewFormatter() Formatter {
-	return mount.NewSafeFormatAndMount(mount.NewWithoutSystemd(""), utilexec.New())
+func NewFormatter() Formatter { return nodeFormatter{} }
+
+type nodeFormatter struct{}
+
+// FormatAndMount implements Formatter.
+func (nodeFormatter) FormatAndMount(device, target, fstype string, options []string) error {
+	return mount.NewSafeFormatAndMount(nodeMounter(), utilexec.New()).FormatAndMount(device, target, fstype, options)
 }
 
 // rootOf returns the root directory of the directory of a volume, which is ROOT/pods/UID/volumes/KIND/PV.

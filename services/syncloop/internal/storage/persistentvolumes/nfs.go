@@ -46,13 +46,7 @@ type NFS struct {
 }
 
 // NewNFS returns the kind that mounts by the programs of the node.
-func NewNFS() (*NFS, error) {
-	mounter, ok := mount.NewWithoutSystemd("").(mounts)
-	if !ok {
-		return nil, errors.New("this platform cannot mount NFS")
-	}
-	return &NFS{Mounter: nfsMounter{mounter}}, nil
-}
+func NewNFS() *NFS { return &NFS{Mounter: nfsMounter{}} }
 
 // Name implements Kind.
 func (*NFS) Name() string { return "kubernetes.io~nfs" }

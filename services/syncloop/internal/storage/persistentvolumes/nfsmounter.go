@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"sync"
 	"syscall"
 	"time"
 
@@ -16,13 +17,22 @@ const killDelay = time.Second
 
 // nfsMounter mounts by the programs of the node. It unmounts itself, because mount-utils waits without a limit for
 // umount.nfs(8), which hangs while the server is away.
-type nfsMounter struct{ mounts }
+type nfsMounter struct{}
 
-// mounts is what nfsMounter takes from mount-utils.
-type mounts interface {
-	lister
-	MountSensitiveWithoutSystemd(source, target, fstype string, options, sensitiveOptions []string) error
+// mountTable is the mount table of this process.
+const mountTable = "/proc/mounts"
+
+// nodeMounter returns the mounter of mount-utils that runs the programs of the node. It is made at its first use, because
+// that runs umount(8), for which the start of the process would wait.
+var nodeMounter = sync.OnceValue(func() mount.Interface { return mount.NewWithoutSystemd("") })
+
+// MountSensitiveWithoutSystemd implements NFSMounter.
+func (nfsMounter) MountSensitiveWithoutSystemd(source, target, fstype string, options, sensitive []string) error {
+	return nodeMounter().MountSensitiveWithoutSystemd(source, target, fstype, options, sensitive)
 }
+
+// List implements NFSMounter.
+func (nfsMounter) List() ([]mount.MountPoint, error) { return mount.ListProcMounts(mountTable) }
 
 // UnmountWithForce implements NFSMounter. It takes at most twice the timeout. The kernel may still be about to end the
 // connections of the file system when it returns.

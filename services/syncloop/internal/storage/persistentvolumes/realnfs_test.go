@@ -119,8 +119,7 @@ func TestARealServer(t *testing.T) {
 	}
 	_, err := nfsserver.Start(export)
 	must(t, err)
-	kind, err := persistentvolumes.NewNFS()
-	must(t, err)
+	kind := persistentvolumes.NewNFS()
 	t.Run("volumes", func(t *testing.T) { checkVolumes(t, kind) })
 	t.Run("hang", func(t *testing.T) { checkHang(t, kind) })
 }
