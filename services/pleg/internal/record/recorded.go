@@ -33,7 +33,9 @@ func recordedState(state Published) *debugv1.PLEGRecordState {
 	for _, c := range status.GetContainers() {
 		c.Message = ""
 	}
-	return &debugv1.PLEGRecordState{Status: status, Inspected: state.Phases != nil, Phases: state.Phases, Whole: state.Whole}
+	return &debugv1.PLEGRecordState{
+		Status: status, Inspected: state.Phases != nil, Phases: state.Phases, Whole: state.Whole,
+	}
 }
 
 // phasesIn returns the phases of a state; nil without an inspection.

@@ -22,8 +22,8 @@ type nfsMounter struct{}
 // mountTable is the mount table of this process.
 const mountTable = "/proc/mounts"
 
-// nodeMounter returns the mounter of mount-utils that runs the programs of the node. It is made at its first use, because
-// that runs umount(8), for which the start of the process would wait.
+// nodeMounter returns the mounter of mount-utils that runs the programs of the node. It is made at its first use,
+// because that runs umount(8), for which the start of the process would wait.
 var nodeMounter = sync.OnceValue(func() mount.Interface { return mount.NewWithoutSystemd("") })
 
 // MountSensitiveWithoutSystemd implements NFSMounter.
