@@ -104,7 +104,8 @@ type File interface {
 // nil Book, that of a read-only pleg, stores nothing.
 type Book struct {
 	cfg Config
-	// before and continues are the state at the end of the previous process; before is nil if that is unknown.
+	// before and continues are the state at the end of the previous process; before is nil if that is unknown, and after
+	// Complete.
 	before    map[string]record.Published
 	continues [][]byte
 
@@ -160,7 +161,7 @@ func Open(cfg Config) *Book {
 }
 
 // Before returns the published state of each pod at the end of the previous process, by UID; known is false if it is
-// unknown.
+// unknown. It is called before Run and Complete.
 func (b *Book) Before() (pods map[string]record.Published, known bool) {
 	if b == nil || b.before == nil {
 		return nil, false
@@ -202,14 +203,14 @@ func (b *Book) Note(uid string, pod record.Pod, token []byte) {
 }
 
 // Complete declares that every existing pod has been noted. Until then nothing is written, unless there was a file,
-// because the next process would take missing pods for nonexistent ones.
+// because the next process would take missing pods for nonexistent ones. Before is over then.
 func (b *Book) Complete() {
 	if b == nil {
 		return
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.complete = true
+	b.before, b.complete = nil, true
 	b.signal()
 }
 
