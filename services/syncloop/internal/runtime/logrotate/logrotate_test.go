@@ -457,7 +457,7 @@ func TestAFollowerSeesEveryLine(t *testing.T) {
 			},
 		}, &got)
 	}()
-	stop := n.start(logrotate.Policy{MaxSize: 10 * lineBytes, MaxFiles: 100})
+	stop := n.start(logrotate.Policy{MaxSize: 10 * lineBytes, MaxFiles: 1 << 20})
 	for i := range 20 {
 		for range 50 {
 			c.write(20)
