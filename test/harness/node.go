@@ -89,6 +89,11 @@ func StartNodeIn(t testing.TB, c *Containerd, stateDir string, wrap func(*exec.C
 	if err != nil {
 		t.Fatal(err)
 	}
+	// With a kubeconfig the node serves its API, and packages are tested in parallel.
+	api, err := freeport.Find()
+	if err != nil {
+		t.Fatal(err)
+	}
 	n := &Node{
 		Containerd: c, Layout: l, Manifests: l.Manifests(), URL: fmt.Sprintf("http://127.0.0.1:%d", port),
 		LogFile: filepath.Join(c.StateDir, nodeName+".log"), bin: bin, wrap: wrap,
@@ -105,9 +110,10 @@ containerRuntimeEndpoint: %q
 podLogsDir: %q
 cgroupRoot: %q
 address: 127.0.0.1
+port: %d
 readOnlyPort: %d
 healthzPort: 0
-%s`, n.Manifests, c.Endpoint, l.PodLogs(), c.Layout.CgroupRoot(), port, livenode.AnyMachine)
+%s`, n.Manifests, c.Endpoint, l.PodLogs(), c.Layout.CgroupRoot(), api, port, livenode.AnyMachine)
 	if err := os.WriteFile(l.ConfigFile(), []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -50,12 +50,14 @@ type Node struct {
 	// Env is added to this process's environment for its processes.
 	Env []string
 	// Flags are passed to "quartet up" by Up, beside those that keep the node apart from others: --kubeconfig for example.
-	// Without a --config among them the node has a configuration of AnyMachine.
+	// Without a --config among them the node has a configuration of AnyMachine, and a port of its own for the API of a node
+	// of a cluster, because packages are tested in parallel.
 	Flags []string
 
 	quartet string
 	port    string
 	healthz string
+	api     int
 }
 
 // Bin returns the directory of the built binaries, for tests in a folder two below the repository's: QUARTET_BIN, else
@@ -103,7 +105,13 @@ func At(bin, dir string) (*Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Node{Layout: l, quartet: filepath.Join(bin, "quartet"), port: strconv.Itoa(port), healthz: strconv.Itoa(healthz)}, nil
+	api, err := freeport.Find()
+	if err != nil {
+		return nil, err
+	}
+	return &Node{
+		Layout: l, quartet: filepath.Join(bin, "quartet"), port: strconv.Itoa(port), healthz: strconv.Itoa(healthz), api: api,
+	}, nil
 }
 
 // Port returns the port of its read-only API.
@@ -139,8 +147,8 @@ func (n *Node) Up(ctx context.Context, more ...string) error {
 	flags := slices.Concat(n.Flags, more)
 	if !slices.Contains(flags, "--config") {
 		config := filepath.Join(n.Layout.StateDir(), "begin.yaml")
-		const header = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
-		if err := os.WriteFile(config, []byte(header+AnyMachine), 0o600); err != nil {
+		const header = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nport: %d\n"
+		if err := os.WriteFile(config, []byte(fmt.Sprintf(header, n.api)+AnyMachine), 0o600); err != nil {
 			return fmt.Errorf("write a configuration: %w", err)
 		}
 		flags = append(flags, "--config", config)
