@@ -344,12 +344,15 @@ test-unit: packages build $(if $(filter true,$(CI)),$(TOOLS)/gotestsum build-ser
 	@export CGO_ENABLED=1; $(call go_test,unit,$(TEST_FLAGS) -race -p $(UNIT_TESTS_AT_ONCE) -timeout 20m,$$(go list ./... | grep -v -e /test/e2e -e /test/conformance -e /test/kubeadm -e /test/nodecluster -e /test/faults -e /test/disks -e /test/chaos -e /test/bench -e /test/dockerhost -e /test/compose -e /test/versions -e /test/vmnode -e /test/machines -e /test/shadow -e '/test/site$$'))
 	@for module in $(TESTED_MODULES); do go -C $$module test $(TEST_FLAGS) -count 1 ./...; done # -count 1: they read files outside of the module
 
-# The first two inspect the whole machine, and the third emulates one, so nothing runs beside them. Chaos and the node of a
-# cluster mostly wait.
+# The first two inspect the whole machine, and the third emulates one, so nothing runs beside them. Of the others those that
+# take the longest begin first, so that none is left alone at the end.
+E2E_TESTS := e2e nodecluster kubeadm disks versions faults chaos conformance shadow site machines
+# For each package. The longest takes 10 minutes on two idle processors, and 20 on a machine that is half as fast.
+E2E_TIMEOUT := 40m
 .PHONY: test-e2e
 test-e2e: packages build test-tools $(if $(filter true,$(CI)),$(TOOLS)/gotestsum) $(if $(DOCKER_TOOLS),service-images debug-syncloop) ## Run the end-to-end tests on real containers; needs root
-	@$(call go_test,e2e-machine,$(TEST_FLAGS) -count 1 -p 1 -timeout 20m,./test/dockerhost/... ./test/compose/... ./test/vmnode/...)
-	@$(call go_test,e2e,$(TEST_FLAGS) -count 1 -p 3 -timeout 20m,./test/chaos/... ./test/conformance/... ./test/nodecluster/... ./test/kubeadm/... ./test/e2e/... ./test/faults/... ./test/disks/... ./test/versions/... ./test/machines/... ./test/shadow/... ./test/site/...)
+	@$(call go_test,e2e-machine,$(TEST_FLAGS) -count 1 -p 1 -timeout $(E2E_TIMEOUT),./test/dockerhost/... ./test/compose/... ./test/vmnode/...)
+	@$(call go_test,e2e,$(TEST_FLAGS) -count 1 -p 3 -timeout $(E2E_TIMEOUT),$(addsuffix /...,$(addprefix ./test/,$(E2E_TESTS))))
 
 # It takes an hour; test-e2e runs a sample of it.
 .PHONY: test-hostile
