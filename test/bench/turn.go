@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	v1 "k8s.io/api/core/v1"
-
 	"github.com/quartet-node/quartet/test/figures"
 )
 
@@ -87,11 +85,11 @@ func (r *podRig) nodeTurn(
 	if a, err = r.start(name, program, pods); err != nil {
 		return t, err
 	}
-	last, err := r.newPod(ctx, w, a)
+	last, ready, err := r.newPod(ctx, w, a)
 	if err != nil {
 		return t, fmt.Errorf("a new pod after the restart: %w", err)
 	}
-	t.Restart = time.Since(begin).Seconds()
+	t.Restart = ready.Sub(begin).Seconds()
 	if err := rest(ctx, settleTime); err != nil {
 		return t, err
 	}
@@ -145,7 +143,7 @@ func (r *podRig) measureRest(ctx context.Context, a *agent, length time.Duration
 func (r *podRig) nodeDeaths(ctx context.Context, w *watcher, set podSet) (float64, error) {
 	var seconds []float64
 	for _, name := range set.names[:min(deaths, len(set.names))] {
-		was, err := containerOf(ctx, name)
+		was, _, err := containerOf(ctx, name)
 		if err != nil {
 			return 0, err
 		}
@@ -153,64 +151,57 @@ func (r *podRig) nodeDeaths(ctx context.Context, w *watcher, set podSet) (float6
 			return 0, err
 		}
 		begin := time.Now()
-		if err := untilReplaced(ctx, w, name, was); err != nil {
+		ready, err := untilReplaced(ctx, w, name, was)
+		if err != nil {
 			return 0, err
 		}
-		seconds = append(seconds, time.Since(begin).Seconds())
+		seconds = append(seconds, ready.Sub(begin).Seconds())
 	}
 	return figures.Median(seconds), nil
 }
 
-// newPod puts the manifest of one pod in place, and waits until it is Ready.
-func (r *podRig) newPod(ctx context.Context, w *watcher, a *agent) (podSet, error) {
-	set, err := r.write(a, 1)
-	if err != nil {
-		return set, err
+// newPod puts the manifest of one pod in place, waits until it is Ready, and returns when it was.
+func (r *podRig) newPod(ctx context.Context, w *watcher, a *agent) (set podSet, ready time.Time, err error) {
+	if set, err = r.write(a, 1); err != nil {
+		return set, ready, err
 	}
 	if err := set.rename(); err != nil {
-		return set, err
+		return set, ready, err
 	}
-	return set, untilReplaced(ctx, w, set.names[0], "")
+	ready, err = untilReplaced(ctx, w, set.names[0], "")
+	return set, ready, err
 }
 
-// untilReplaced waits until a container of a pod that is not the one named is Ready in /pods. Before the runtime has
-// started it, /pods is not requested: an answer has all pods of the node, and bare calls, which are compared with,
-// share the processors with no such requests.
-func untilReplaced(ctx context.Context, w *watcher, pod, was string) error {
+// untilReplaced waits until a container of a pod that is not the one named is Ready in /pods, and returns when the
+// answer with it had arrived. Before the runtime has started it, /pods is not requested: an answer has all pods of the
+// node, and bare calls, which are compared with, share the processors with no such requests.
+func untilReplaced(ctx context.Context, w *watcher, pod, was string) (ready time.Time, err error) {
 	if err := w.start(ctx, pod, was); err != nil {
-		return err
+		return ready, err
 	}
 	if err := poll(ctx, pollReady, func(ctx context.Context) (bool, error) {
-		now, err := containerOf(ctx, pod)
+		now, arrived, err := containerOf(ctx, pod)
+		ready = arrived
 		return err == nil && now != "" && now != was, err
 	}); err != nil {
-		return fmt.Errorf("pod %s has no other container that is Ready: %w", pod, err)
+		return ready, fmt.Errorf("pod %s has no other container that is Ready: %w", pod, err)
 	}
-	return nil
+	return ready, nil
 }
 
-// containerOf returns the ID of the only container of a pod; "" when the pod is not Ready.
-func containerOf(ctx context.Context, name string) (string, error) {
-	pods, err := listPods(ctx)
+// containerOf returns the ID of the only container of a pod, "" when the pod is not Ready, and when the answer with it
+// had arrived.
+func containerOf(ctx context.Context, name string) (id string, arrived time.Time, err error) {
+	pods, arrived, err := listPods(ctx)
 	if err != nil {
-		return "", err
+		return "", arrived, err
 	}
 	for i := range pods {
-		if pods[i].Name == name {
-			return readyContainer(&pods[i]), nil
+		if pods[i].Metadata.Name == name {
+			return pods[i].container(), arrived, nil
 		}
 	}
-	return "", fmt.Errorf("%s has no pod %s", podsURL, name)
-}
-
-func readyContainer(pod *v1.Pod) string {
-	for _, c := range pod.Status.ContainerStatuses {
-		if c.Ready {
-			const scheme = "containerd://"
-			return c.ContainerID[len(scheme):]
-		}
-	}
-	return ""
+	return "", arrived, fmt.Errorf("%s has no pod %s", podsURL, name)
 }
 
 // bareTurn measures the calls that a node cannot do without.

@@ -50,7 +50,7 @@ type Node struct {
 	// Env is added to this process's environment for its processes.
 	Env []string
 	// Flags are passed to "quartet up" by Up, beside those that keep the node apart from others: --kubeconfig for example.
-	// Without a --config among them the node has a configuration of AnyMachine, and a port of its own for the API of a node
+	// Without a --config among them the node has a configuration of AnyMachine, and its own port for the API of a node
 	// of a cluster, because packages are tested in parallel.
 	Flags []string
 
