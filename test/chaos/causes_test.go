@@ -287,14 +287,16 @@ func (q *inquiry) cutShort(i, before *instance) bool {
 // endWrong returns the error in a cause that is an end of a container: the end must be the real one, and must itself
 // have a cause.
 func (q *inquiry) endWrong(i, before *instance, lines []string) string {
-	lost := lines[2] == "Unknown" && q.runtimeKilledSince(before, i) // the runtime was killed before it recorded that end
+	// The runtime was killed before it recorded that end, or while it made the container.
+	killed := q.runtimeKilledSince(before, i) || during(before, q.deeds.runtimeKilled)
+	lost := lines[2] == "Unknown" && killed
 	switch {
 	case slices.ContainsFunc(before.ends, func(e end) bool {
 		return lines[1] == fmt.Sprint(e.code) && lines[2] == e.reason
 	}), lost:
 	case len(before.ends) > 0:
 		return fmt.Sprintf("it exited with %v", before.ends)
-	case !q.runtimeKilledSince(before, i):
+	case !killed:
 		return "nothing has told of its end"
 	default:
 		q.unknown++
