@@ -3,8 +3,10 @@
 // Go collects garbage when the heap has doubled, and returns the pages of a busy time to the kernel slowly. It never
 // moves an object, so what stays of a busy time is spread over many pages, the more the larger the heap was. A node is
 // at rest most of the time, and has five processes: what each keeps for the next busy time is paid five times. So a
-// process collects when its heap has grown by a half, from its start on. At rest it collects when the heap has grown by
-// a quarter, and has returned the free pages once. It has then given up the pages of its program, too.
+// process collects when its heap has grown by a half. At rest it collects when the heap has grown by a quarter, and has
+// returned the free pages once. It has then given up the pages of its program, too. Only the first seconds are an
+// exception: the heap is small then, so that collections would come one after another, while a node waits for all of
+// its processes.
 package memory
 
 import (
@@ -30,6 +32,11 @@ const (
 	busyPeriods = 2
 	// restPeriods is the number of periods without work after which a process is at rest.
 	restPeriods = 10
+	// startPercent is by how many percent the heap grows until the next collection in the startPeriods of a process that
+	// has just started. A restart with 60 pods takes 220 ms until pods are synced; with the percentage of a process that
+	// is not at rest 270 ms, and with 400 percent 190 ms, but that leaves 3 MiB more in five processes at rest.
+	startPercent = 200
+	startPeriods = 3
 	// percent is by how many percent the heap of a process that is not at rest grows until the next collection. With Go's
 	// 100 the processes of a node with 100 pods at rest have 3 MiB more, and starts take about the same processor time.
 	percent = 50
@@ -55,11 +62,11 @@ type heap interface {
 	release()
 }
 
-// Start lets the heap of this process grow less between collections than Go does. It is called first, because what is
-// allocated at the start stays. If the environment variable GOGC is set, it does nothing: the operator has decided.
+// Start lets the heap of this process grow more between collections than Go does, until SmallAtRest changes that. It
+// is called first. If the environment variable GOGC is set, it does nothing: the operator has decided.
 func Start() {
 	if os.Getenv(percentVariable) == "" {
-		newProcessHeap().setPercent(percent)
+		newProcessHeap().setPercent(startPercent)
 	}
 }
 
@@ -77,13 +84,16 @@ func pace(ctx context.Context, c clock.WithTicker, h heap) {
 	ticker := c.NewTicker(period)
 	defer ticker.Stop()
 	before, quiet, loud, resting := h.allocated(), 0, 0, false
-	for {
+	for periods := 1; ; periods++ {
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C():
 		}
 		now := h.allocated()
+		if periods == startPeriods {
+			h.setPercent(percent)
+		}
 		if now-before < busy {
 			quiet, loud = quiet+1, 0
 		} else {

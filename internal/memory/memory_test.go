@@ -36,7 +36,7 @@ func (f *fakeHeap) setPercent(percent int) int {
 func TestTheHeapIsSmallAtRestOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
-		h := &fakeHeap{percent: percent}
+		h := &fakeHeap{percent: startPercent}
 		go pace(ctx, clock.RealClock{}, h)
 		work := func(seconds int, bytes uint64) {
 			for range seconds {
@@ -45,16 +45,20 @@ func TestTheHeapIsSmallAtRestOnly(t *testing.T) {
 				synctest.Wait()
 			}
 		}
+		work(startPeriods-1, busy)
+		if len(h.set) != 0 {
+			t.Errorf("a process that has just started has set %v", h.set)
+		}
 		work(60, busy)
-		if len(h.set) != 0 || h.released != 0 {
-			t.Errorf("a busy process has set %v and released %d times", h.set, h.released)
+		if !slices.Equal(h.set, []int{percent}) || h.released != 0 {
+			t.Errorf("a busy process has set %v and released %d times, want %d once", h.set, h.released, percent)
 		}
 		work(restPeriods-1, busy-1)
-		if len(h.set) != 0 {
-			t.Errorf("after %d s without work it has set %v", restPeriods-1, h.set)
+		if !slices.Equal(h.set, []int{percent}) {
+			t.Errorf("after %d s without work it has set %v, want %d once", restPeriods-1, h.set, percent)
 		}
 		work(300, busy-1)
-		if !slices.Equal(h.set, []int{restPercent}) || h.released != 1 {
+		if !slices.Equal(h.set, []int{percent, restPercent}) || h.released != 1 {
 			t.Errorf("at rest it has set %v and released %d times, want once", h.set, h.released)
 		}
 		for range 10 {
