@@ -2,16 +2,20 @@ package statedir
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 	"unicode"
 
+	"github.com/moby/sys/mountinfo"
 	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 
@@ -69,7 +73,7 @@ func Self(service string) Holder {
 	host, _ := os.Hostname()
 	holder := Holder{Service: service, PID: os.Getpid(), Host: host}
 	if self, err := procfs.Self(); err == nil {
-		holder.Container = containerID(self)
+		holder.Container = containerID(self, mountsOwnFiles())
 	}
 	if self, err := process.Self(); err == nil {
 		holder.Started, holder.Boot, holder.PIDNamespace = self.Started, self.Boot, self.Namespace
@@ -86,16 +90,32 @@ var (
 	containerName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[0-9a-f]{12}$`) })
 )
 
-// containerID detects the container of a process from its mountinfo (proc_pid_mountinfo(5)) and its cgroups
-// (cgroups(7)). The first takes precedence, because in a cgroup namespace the second does not show the container.
-func containerID(process procfs.Proc) string {
-	mounts, _ := process.MountInfo()
-	for _, mount := range mounts {
-		switch mount.MountPoint {
-		case "/etc/hostname", "/etc/hosts", "/etc/resolv.conf":
-			if match := ownFiles().FindStringSubmatch(mount.Root); match != nil {
-				return match[1][:shortID]
-			}
+// mountedFiles returns the files that an engine mounts into its containers.
+func mountedFiles() []string { return []string{"/etc/hostname", "/etc/hosts", "/etc/resolv.conf"} }
+
+// mountsOwnFiles reports whether one of mountedFiles may be a mount point. It asks the kernel for each, because its
+// table of mounts has several lines for each container of the machine.
+func mountsOwnFiles() bool {
+	return slices.ContainsFunc(mountedFiles(), func(file string) bool {
+		mounted, sure, err := mountinfo.MountedFast(file)
+		return mounted || !sure && !errors.Is(err, fs.ErrNotExist)
+	})
+}
+
+// containerID detects the container of a process from its mountinfo (proc_pid_mountinfo(5)), which is not read without
+// mounts, and its cgroups (cgroups(7)). The first takes precedence, because in a cgroup namespace the second does not
+// show the container.
+func containerID(process procfs.Proc, mounts bool) string {
+	var table []*procfs.MountInfo
+	if mounts {
+		table, _ = process.MountInfo()
+	}
+	for _, mount := range table {
+		if !slices.Contains(mountedFiles(), mount.MountPoint) {
+			continue
+		}
+		if match := ownFiles().FindStringSubmatch(mount.Root); match != nil {
+			return match[1][:shortID]
 		}
 	}
 	cgroups, _ := process.Cgroups()

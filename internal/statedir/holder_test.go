@@ -40,7 +40,7 @@ func TestTheContainerOfAProcessIsFound(t *testing.T) {
 			must(t, err)
 			process, err := proc.Proc(7)
 			must(t, err)
-			if got := containerID(process); got != tc.want {
+			if got := containerID(process, true); got != tc.want {
 				t.Errorf("container %q, want %q", got, tc.want)
 			}
 		})

@@ -61,7 +61,7 @@ func newCgroups(
 		reserved = notForPods
 	}
 	return podcgroups.New(podcgroups.Config{
-		Cgroups: podcgroups.NewMachine(kubelet.CgroupDriver, clock.RealClock{}),
+		Cgroups: h.cgroups,
 		Names:   podcgroups.NewNames(kubelet.CgroupDriver, kubelet.CgroupRoot),
 		HasCPUs: func(pod *v1.Pod) bool { return owner.HasCPUs(pod.UID, "") },
 		Limits:  limits, Reserved: reserved, NotForPods: notForPods, Existing: cgroupsOfDaemons(kubelet),

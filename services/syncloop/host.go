@@ -22,6 +22,7 @@ import (
 	"github.com/quartet-node/quartet/internal/rpc"
 	"github.com/quartet-node/quartet/internal/runtimecalls"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/clients"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/podcgroups"
 )
 
 // host is shared by the components of this process: the configuration, the connections, and logging, tracing and
@@ -43,6 +44,8 @@ type host struct {
 	// calls has the calls of runtime for those who watch them.
 	calls *runtimecalls.Tap
 	peers peers
+	// cgroups are those of the machine, whose hierarchies are looked up once.
+	cgroups *podcgroups.Machine
 	// health is the gRPC health service of this process.
 	health *rpc.Health
 }

@@ -36,6 +36,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/node/volumelimits"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/containergc"
 	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/phases"
+	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/podcgroups"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/inventory"
 )
 
@@ -106,6 +107,7 @@ func newHost(
 		cfg: cfg, features: features, boot: boot, logger: tel.Logger, tracer: tel.Tracer, registry: registry,
 		probeRegistry: prometheus.NewRegistry(), requests: apiclient.NewMetrics(registry),
 		runtime: runtime, calls: calls, peers: peers, health: rpc.NewHealth(),
+		cgroups: podcgroups.NewMachine(cfg.Kubelet.CgroupDriver, clock.RealClock{}),
 	}, nil
 }
 

@@ -25,7 +25,6 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/loop"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/node/stats"
-	"github.com/quartet-node/quartet/services/syncloop/internal/runtime/podcgroups"
 )
 
 // apiConfig has the dependencies of serveAPIs besides the host.
@@ -75,7 +74,7 @@ func serveAPIs(ctx context.Context, h *host, c apiConfig, parts *components.Grou
 	})
 	common := kubeletapi.Config{
 		Pods: c.store, Health: c.loop.Health, Start: kubeletapi.NewStart(), Report: c.usage.Report,
-		Details:  stats.DetailsOf(podcgroups.NewMachine(h.cfg.Kubelet.CgroupDriver, clock.RealClock{}), clock.RealClock{}),
+		Details:  stats.DetailsOf(h.cgroups, clock.RealClock{}),
 		Gatherer: nodeMetrics(h), Probes: h.probeRegistry, Metrics: kubeletapi.NewMetrics(h.registry), Logger: h.logger,
 	}
 	parts.Run("waiting requests", func(ctx context.Context) error {

@@ -19,7 +19,7 @@ func newStats(h *host, store *podstore.Store, volumes *volumes.Manager, parts *c
 	kubelet := &h.cfg.Kubelet
 	cfg := stats.Config{
 		NodeName: h.cfg.NodeName, Observed: store.AllObserved, Pod: store.Pod,
-		Cgroups: podcgroups.NewMachine(kubelet.CgroupDriver, clock.RealClock{}),
+		Cgroups: h.cgroups,
 		Runtime: h.runtime.Runtime, Images: h.runtime.Images,
 		VolumePath: volumes.Path, VolumeUsage: volumes.Usage, VolumePeriod: kubelet.VolumeStatsAggPeriod.Duration,
 		RootDir: h.cfg.RootDir, HugePageAware: nodeconfig.SubtractsHugePages(kubelet),
