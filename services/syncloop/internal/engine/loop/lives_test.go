@@ -44,6 +44,11 @@ func TestAPodThatIsBackInAnotherLifeIsEndedAndRunAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t)
 		r.source("file", true)
+		// The loop ends the earlier life, and then wants the next one. A stop takes longer than what is between the two.
+		r.node.SetScript(fakenode.Script{Kill: func(context.Context, *v1.Pod, int64) error {
+			time.Sleep(time.Millisecond)
+			return nil
+		}})
 		web := func() *v1.Pod { return fakenode.Pod("u1", "web", always) }
 		r.addLife(web(), "")
 		r.eventually("web is ready", func() bool { return r.ready("u1") })
