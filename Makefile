@@ -347,7 +347,7 @@ test-unit: packages build $(if $(filter true,$(CI)),$(TOOLS)/gotestsum build-ser
 # The first two inspect the whole machine, and the third emulates one, so nothing runs beside them. Of the others those that
 # take the longest begin first, so that none is left alone at the end.
 E2E_TESTS := e2e nodecluster kubeadm disks versions faults chaos conformance shadow site machines
-# For each package. The longest takes 10 minutes on two idle processors, and 20 on a machine that is half as fast.
+# For each package. The longest takes 20 minutes beside two others on two processors, and more on slow ones.
 E2E_TIMEOUT := 40m
 .PHONY: test-e2e
 test-e2e: packages build test-tools $(if $(filter true,$(CI)),$(TOOLS)/gotestsum) $(if $(DOCKER_TOOLS),service-images debug-syncloop) ## Run the end-to-end tests on real containers; needs root
