@@ -108,7 +108,7 @@ func mountsOwnFiles() bool {
 func containerID(process procfs.Proc, mounts bool) string {
 	var table []*procfs.MountInfo
 	if mounts {
-		table, _ = process.MountInfo()
+		table, _ = process.MountInfo() // without it the container is not named, or named by its cgroup
 	}
 	for _, mount := range table {
 		if !slices.Contains(mountedFiles(), mount.MountPoint) {

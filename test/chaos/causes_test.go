@@ -288,15 +288,14 @@ func (q *inquiry) cutShort(i, before *instance) bool {
 // have a cause.
 func (q *inquiry) endWrong(i, before *instance, lines []string) string {
 	// The runtime was killed before it recorded that end, or while it made the container.
-	killed := q.runtimeKilledSince(before, i) || during(before, q.deeds.runtimeKilled)
-	lost := lines[2] == "Unknown" && killed
+	lost := lines[2] == "Unknown" && (q.runtimeKilledSince(before, i) || during(before, q.deeds.runtimeKilled))
 	switch {
 	case slices.ContainsFunc(before.ends, func(e end) bool {
 		return lines[1] == fmt.Sprint(e.code) && lines[2] == e.reason
 	}), lost:
 	case len(before.ends) > 0:
 		return fmt.Sprintf("it exited with %v", before.ends)
-	case !killed:
+	case !q.runtimeKilledSince(before, i):
 		return "nothing has told of its end"
 	default:
 		q.unknown++

@@ -35,10 +35,11 @@ func TestTheInquiryFindsWhatIsWrong(t *testing.T) {
 			b.name, a.name, b.ends, d.runtimeKilled = failing, failing, []end{{1, "Error"}},
 				[]time.Time{begun.Add(10 * time.Second)}
 		}, ""},
-		{"the runtime was killed while it made it", "exited with 255 (Unknown)", func(b, _ *instance, _ map[string][]logLine, d *deeds) {
-			b.started, b.begun, b.ended, b.ends = false, time.Time{}, false, nil
-			d.runtimeKilled = []time.Time{begun.Add(-200 * time.Millisecond)}
-		}, ""},
+		{"the runtime was killed while it made it", "exited with 255 (Unknown)",
+			func(b, _ *instance, _ map[string][]logLine, d *deeds) {
+				b.started, b.begun, b.ended, b.ends = false, time.Time{}, false, nil
+				d.runtimeKilled = []time.Time{begun.Add(-200 * time.Millisecond)}
+			}, ""},
 		{"given up with its caller", "exited with 128 (StartError)", func(b, _ *instance, _ map[string][]logLine, d *deeds) {
 			b.started, b.begun, b.ends = false, time.Time{}, []end{{startErrorCode, startErrorReason}}
 			d.callerKilled = []time.Time{begun.Add(time.Second)}

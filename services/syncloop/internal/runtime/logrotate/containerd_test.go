@@ -81,8 +81,8 @@ func TestOnContainerd(t *testing.T) {
 	go func() { rotated <- rotator.Run(rotating) }()
 
 	eventually.In(ctx, t, "50 MiB are written", func() bool {
-		// The reader must be faster than the removal of files, which the rotator does not wait for. What is read lacks the
-		// time and stream of each line, a hundredth of the file.
+		// The reader must be faster than the removal of files, which the rotator does not wait for. The reader's output is
+		// a hundredth smaller than the files, because it has no times and streams.
 		if followed.written.Load() >= rotatedBytes.Load()*98/100-mib {
 			fakeClock.Step(interval)
 		}
