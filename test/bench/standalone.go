@@ -180,7 +180,7 @@ func untilReady(ctx context.Context, begin time.Time, set podSet) ([]float64, er
 	return seconds, nil
 }
 
-// listedPod is what the benchmark reads of a pod in /pods. A whole v1.Pod takes six times as long to decode, on the
+// listedPod is what the benchmark reads of a pod in /pods. A whole v1.Pod takes twice as long to decode, on the
 // processors that are measured.
 type listedPod struct {
 	Metadata struct {
