@@ -307,6 +307,7 @@ func (o Options) processes(
 			Name:    string(service),
 			Path:    path,
 			Args:    args,
+			Env:     o.env(service),
 			Output:  output,
 			PIDFile: l.PIDFile(string(service)),
 			Logger:  logger,

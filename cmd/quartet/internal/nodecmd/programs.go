@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/internal/memory"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 )
 
@@ -88,4 +89,12 @@ func (o Options) program(l layout.Layout, service layout.Service) (path string, 
 	return path, slices.Concat([]string{
 		"--listen=" + l.Address(service), "--container-runtime-endpoint=" + cfg.Kubelet.ContainerRuntimeEndpoint,
 	}, args), nil
+}
+
+// env returns the environment of a service; nil for that of this process, which a program that replaces one gets.
+func (o Options) env(service layout.Service) []string {
+	if o.Programs.Parts[string(service)] != "" {
+		return nil
+	}
+	return memory.ChildEnv(os.Environ())
 }

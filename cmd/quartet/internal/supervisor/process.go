@@ -27,6 +27,8 @@ type Process struct {
 	// Path is the program, and Args its arguments without its name.
 	Path string
 	Args []string
+	// Env is its environment; that of this process when nil.
+	Env []string
 	// Output receives its standard output and standard error.
 	Output *Output
 	// PIDFile is the path of its PID file; empty for none. It is for people: without it the process runs.
@@ -72,7 +74,7 @@ func (p *Process) Serve(ctx context.Context) error {
 
 	out := p.Output.Prefixed(p.Name)
 	cmd := exec.CommandContext(ctx, p.Path, p.Args...)
-	cmd.Stdout, cmd.Stderr = out, out
+	cmd.Env, cmd.Stdout, cmd.Stderr = p.Env, out, out
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = p.Grace
 	cmd.SysProcAttr = &syscall.SysProcAttr{

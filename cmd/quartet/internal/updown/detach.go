@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"github.com/quartet-node/quartet/internal/logfile"
+	"github.com/quartet-node/quartet/internal/memory"
 	"github.com/quartet-node/quartet/internal/process"
 	"github.com/quartet-node/quartet/internal/statedir"
 )
@@ -62,6 +63,7 @@ func (n *node) launch(ctx context.Context) error {
 		return errors.Join(err, log.Close())
 	}
 	cmd := exec.Command(exe, n.foregroundArgs()...)
+	cmd.Env = memory.ChildEnv(os.Environ())
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
