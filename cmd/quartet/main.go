@@ -30,8 +30,7 @@ import (
 	"github.com/quartet-node/quartet/cmd/quartet/internal/trace"
 	"github.com/quartet-node/quartet/cmd/quartet/internal/updown"
 	"github.com/quartet-node/quartet/cmd/quartet/internal/version"
-	"github.com/quartet-node/quartet/internal/memory"
-	"github.com/quartet-node/quartet/internal/processors"
+	"github.com/quartet-node/quartet/internal/gosettings"
 	"github.com/quartet-node/quartet/services/configmux"
 	"github.com/quartet-node/quartet/services/nodestatus"
 	"github.com/quartet-node/quartet/services/pleg"
@@ -49,12 +48,11 @@ func mains() map[string]func() {
 }
 
 func main() {
-	memory.Start()
-	processors.Limit()
 	if service, found := mains()[filepath.Base(os.Args[0])]; found {
 		service()
 		return
 	}
+	gosettings.Begin()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	cmd := root()
 	if kubeletcmd.Called(os.Args[0]) {

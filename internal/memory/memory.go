@@ -15,8 +15,6 @@ import (
 	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
-	"slices"
-	"strings"
 	"time"
 
 	"k8s.io/utils/clock"
@@ -50,16 +48,13 @@ const (
 	collections = 4
 	// allocated is the bytes allocated since the start of the process.
 	allocated = "/gc/heap/allocs:bytes"
-	// percentVariable is Go's environment variable with the percentage.
-	percentVariable = "GOGC"
-	// initPercent is the percentage while the packages of a process are initialized. They allocate about 4 MiB, which is
-	// when Go collects for the first time, and the process waits for the end of that collection: with four processes that
-	// start at once on two processors a quarter of the time until they are initialized. It is not "off", because a program
-	// that does not know startVariable keeps it.
-	initPercent = "400"
-	// startVariable says that percentVariable is of ChildEnv, and not of the operator.
-	startVariable = "QUARTET_START_GOGC"
+	// childPercent is the percentage while the packages of a process are initialized. They allocate about 4 MiB, which is
+	// when Go collects for the first time. It is not "off", because a program that does not set another one keeps it.
+	childPercent = "400"
 )
+
+// Variable is Go's environment variable with the percentage.
+const Variable = "GOGC"
 
 // heap is the garbage collector of a process.
 type heap interface {
@@ -71,27 +66,13 @@ type heap interface {
 	release()
 }
 
-// ChildEnv returns the environment for a child process that calls Start: environ, and that it collects no garbage until
-// then. If GOGC is in environ, it is environ alone: the operator has decided.
-func ChildEnv(environ []string) []string {
-	if slices.ContainsFunc(environ, func(v string) bool { return strings.HasPrefix(v, percentVariable+"=") }) {
-		return environ
-	}
-	return append(slices.Clip(environ), percentVariable+"="+initPercent, startVariable+"="+initPercent)
-}
+// ChildPercent returns the value of Variable for a child of this process, until it calls Start.
+func ChildPercent() string { return childPercent }
 
 // Start lets the heap of this process grow more between collections than Go does, until SmallAtRest changes that. It
-// is called first. If the environment variable GOGC is set, and not by ChildEnv, it does nothing: the operator has
-// decided.
+// is called first. If the environment variable GOGC is set, it does nothing: the operator has decided.
 func Start() {
-	if given := os.Getenv(startVariable); given != "" {
-		// A child of this process may be any program.
-		_ = os.Unsetenv(startVariable) // fails only for an invalid name
-		if os.Getenv(percentVariable) == given {
-			_ = os.Unsetenv(percentVariable)
-		}
-	}
-	if os.Getenv(percentVariable) == "" {
+	if os.Getenv(Variable) == "" {
 		newProcessHeap().setPercent(startPercent)
 	}
 }
@@ -99,7 +80,7 @@ func Start() {
 // SmallAtRest keeps the heap of this process small while it has nothing to do, until ctx ends. If the environment
 // variable GOGC is set, it does nothing: the operator has decided.
 func SmallAtRest(ctx context.Context, c clock.WithTicker) {
-	if os.Getenv(percentVariable) != "" {
+	if os.Getenv(Variable) != "" {
 		return
 	}
 	pace(ctx, c, newProcessHeap())

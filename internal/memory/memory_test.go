@@ -2,13 +2,9 @@ package memory
 
 import (
 	"context"
-	"fmt"
-	"os"
-	"os/exec"
 	"runtime/debug"
 	"runtime/metrics"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -141,7 +137,7 @@ func stacks() uint64 {
 }
 
 func TestTheOperatorDecides(t *testing.T) {
-	t.Setenv(percentVariable, "50")
+	t.Setenv(Variable, "50")
 	h := newProcessHeap()
 	before := h.setPercent(restPercent)
 	defer h.setPercent(before)
@@ -149,33 +145,5 @@ func TestTheOperatorDecides(t *testing.T) {
 	SmallAtRest(t.Context(), clock.RealClock{}) // returns at once
 	if got := h.setPercent(restPercent); got != restPercent {
 		t.Errorf("the percentage is %d now", got)
-	}
-}
-
-// TestAChildCollectsLittleUntilItStarts runs this program as the child. Its own children do not inherit that.
-func TestAChildCollectsLittleUntilItStarts(t *testing.T) {
-	const role = "MEMORY_TEST_CHILD"
-	if os.Getenv(role) != "" {
-		before := debug.SetGCPercent(restPercent)
-		Start()
-		fmt.Println("percent", before, debug.SetGCPercent(restPercent), "inherited", os.Getenv(percentVariable), os.Getenv(startVariable))
-		return
-	}
-	for name, test := range map[string]struct {
-		environ []string
-		want    string
-	}{
-		"no operator":                 {nil, fmt.Sprintln("percent", initPercent, startPercent, "inherited", "", "")},
-		"the operator decides":        {[]string{"GOGC=70"}, fmt.Sprintln("percent", 70, restPercent, "inherited", "70", "")},
-		"another variable is no GOGC": {[]string{"GOGCX=70"}, fmt.Sprintln("percent", initPercent, startPercent, "inherited", "", "")},
-	} {
-		t.Run(name, func(t *testing.T) {
-			child := exec.Command(os.Args[0], "-test.run=^TestAChildCollectsLittleUntilItStarts$")
-			child.Env = ChildEnv(append(test.environ, role+"=1"))
-			out, err := child.CombinedOutput()
-			if err != nil || !strings.Contains(string(out), test.want) {
-				t.Errorf("%v: %s, want %s", err, out, test.want)
-			}
-		})
 	}
 }

@@ -10,6 +10,7 @@ package processors
 import (
 	"os"
 	"runtime"
+	"strconv"
 )
 
 const (
@@ -17,17 +18,21 @@ const (
 	share = 4
 	// most is enough for the work of a node: the container runtime does most of it.
 	most = 4
-	// variable is Go's environment variable with the number of processors.
-	variable = "GOMAXPROCS"
 )
+
+// Variable is Go's environment variable with the number of processors.
+const Variable = "GOMAXPROCS"
 
 // Limit limits this process to a quarter of the processors that it may use, at least one and at most four. If the
 // environment variable GOMAXPROCS is set, it does nothing: the operator has decided.
 func Limit() {
-	if os.Getenv(variable) == "" {
+	if os.Getenv(Variable) == "" {
 		runtime.GOMAXPROCS(of(runtime.GOMAXPROCS(0)))
 	}
 }
+
+// ForChild returns the value of Variable for a child of this process: a process has as many as its parent.
+func ForChild() string { return strconv.Itoa(runtime.GOMAXPROCS(0)) }
 
 // All undoes Limit, for a process that serves many nodes.
 func All() { runtime.SetDefaultGOMAXPROCS() }

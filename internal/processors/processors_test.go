@@ -19,12 +19,12 @@ func TestLimitLeavesWhatAnOperatorHasSet(t *testing.T) {
 	before := runtime.GOMAXPROCS(0)
 	t.Cleanup(func() { runtime.GOMAXPROCS(before) })
 	runtime.GOMAXPROCS(8)
-	t.Setenv(variable, "8")
+	t.Setenv(Variable, "8")
 	Limit()
 	if got := runtime.GOMAXPROCS(0); got != 8 {
-		t.Errorf("with %s=8 there are %d processors, want 8", variable, got)
+		t.Errorf("with %s=8 there are %d processors, want 8", Variable, got)
 	}
-	if err := os.Unsetenv(variable); err != nil { // t.Setenv restores it
+	if err := os.Unsetenv(Variable); err != nil { // t.Setenv restores it
 		t.Fatal(err)
 	}
 	Limit()

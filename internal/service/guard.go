@@ -17,8 +17,8 @@ import (
 	"github.com/spf13/pflag"
 	"k8s.io/utils/clock"
 
+	"github.com/quartet-node/quartet/internal/gosettings"
 	"github.com/quartet-node/quartet/internal/logqueue"
-	"github.com/quartet-node/quartet/internal/memory"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/watchdog"
 )
@@ -77,7 +77,7 @@ func runGuarded(
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	cmd := exec.CommandContext(ctx, self, args...) //nolint:gosec // it is this program
-	cmd.Env = memory.ChildEnv(os.Environ())
+	cmd.Env = gosettings.ChildEnv(os.Environ())
 	cmd.Stdout, cmd.Stderr = stdout, stderr
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = guardGrace

@@ -18,6 +18,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/quartet-node/quartet/internal/buildinfo"
+	"github.com/quartet-node/quartet/internal/gosettings"
 	"github.com/quartet-node/quartet/internal/logqueue"
 	"github.com/quartet-node/quartet/internal/memory"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
@@ -44,8 +45,7 @@ func (e *ExitError) Error() string { return fmt.Sprintf("exit code %d", e.Code) 
 // after a signal or the help, with nodeconfig.ExitWrong if the configuration is invalid, and with 1 after any other
 // error. The error is on standard error.
 func Main(name nodeconfig.Service, run Run) {
-	memory.Start()
-	processors.Limit()
+	gosettings.Begin()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	notifier := systemd.Take() // before a child process could inherit the socket
 	given := sockets.Take(notifier)

@@ -10,8 +10,8 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/quartet-node/quartet/internal/gosettings"
 	"github.com/quartet-node/quartet/internal/layout"
-	"github.com/quartet-node/quartet/internal/memory"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 )
 
@@ -96,5 +96,5 @@ func (o Options) env(service layout.Service) []string {
 	if o.Programs.Parts[string(service)] != "" {
 		return nil
 	}
-	return memory.ChildEnv(os.Environ())
+	return gosettings.ChildEnv(os.Environ())
 }

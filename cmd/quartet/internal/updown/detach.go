@@ -11,8 +11,8 @@ import (
 	"strconv"
 	"syscall"
 
+	"github.com/quartet-node/quartet/internal/gosettings"
 	"github.com/quartet-node/quartet/internal/logfile"
-	"github.com/quartet-node/quartet/internal/memory"
 	"github.com/quartet-node/quartet/internal/process"
 	"github.com/quartet-node/quartet/internal/statedir"
 )
@@ -63,7 +63,7 @@ func (n *node) launch(ctx context.Context) error {
 		return errors.Join(err, log.Close())
 	}
 	cmd := exec.Command(exe, n.foregroundArgs()...)
-	cmd.Env = memory.ChildEnv(os.Environ())
+	cmd.Env = gosettings.ChildEnv(os.Environ())
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
