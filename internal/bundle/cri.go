@@ -1,11 +1,14 @@
 package bundle
 
 import (
+	"archive/tar"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -74,7 +77,7 @@ func notReady(ctx context.Context, client runtimeapi.RuntimeServiceClient) error
 	return nil
 }
 
-// ImportImages imports the images of the build into the runtime. It replaces existing images.
+// ImportImages imports the images of the build into the runtime, which then replace others of their names.
 func (b *Bundle) ImportImages(ctx context.Context) error {
 	if err := b.ImportArchive(ctx, b.archive("pause"), PauseImage); err != nil {
 		return err
@@ -86,23 +89,75 @@ func (b *Bundle) ImportImages(ctx context.Context) error {
 // could not be pulled again.
 const pinned = "io.cri-containerd.pinned=pinned"
 
-// ImportArchive imports one image archive, pinned, and waits until the CRI lists the image by its name.
+// ImportArchive imports one image archive, pinned, and waits until the CRI lists the image by its name. If the runtime
+// has the same image already, it imports nothing.
 func (b *Bundle) ImportArchive(ctx context.Context, archive, image string) (err error) {
 	if _, err := os.Stat(archive); err != nil {
 		return fmt.Errorf("importing %s: %w: run make build", image, err)
-	}
-	cmd := exec.CommandContext(ctx, b.binary("ctr"),
-		"--address", b.cfg.Layout.RuntimeSocket(), "--namespace", namespace, "images", "import", "--label", pinned, archive)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("importing %s from %s: %w: %s", image, archive, err, out)
 	}
 	conn, err := b.dial()
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
-	return waitImage(ctx, runtimeapi.NewImageServiceClient(conn), image)
+	client := runtimeapi.NewImageServiceClient(conn)
+	if has(ctx, client, archive, image) {
+		return nil
+	}
+	cmd := exec.CommandContext(ctx, b.binary("ctr"),
+		"--address", b.cfg.Layout.RuntimeSocket(), "--namespace", namespace, "images", "import", "--label", pinned, archive)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("importing %s from %s: %w: %s", image, archive, err, out)
+	}
+	return waitImage(ctx, client, image)
 }
+
+// has reports whether the runtime has the image of an archive by its name, pinned. If that cannot be found out it is
+// false, and the import reports why.
+func has(ctx context.Context, client runtimeapi.ImageServiceClient, archive, image string) bool {
+	id, err := imageID(archive, image)
+	if err != nil {
+		return false
+	}
+	status, err := client.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: image}})
+	return err == nil && status.GetImage().GetId() == id && status.GetImage().GetPinned()
+}
+
+// imageID returns the ID of the image with a name in an archive of the format of "docker save": the digest of its
+// configuration, which is also the ID in the CRI.
+func imageID(archive, image string) (id string, err error) {
+	file, err := os.Open(archive)
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	files := tar.NewReader(file)
+	for {
+		header, err := files.Next()
+		if err != nil {
+			return "", fmt.Errorf("%s: no %s: %w", archive, manifestFile, err)
+		}
+		if header.Name != manifestFile {
+			continue
+		}
+		var images []struct {
+			Config   string
+			RepoTags []string
+		}
+		if err := json.NewDecoder(files).Decode(&images); err != nil {
+			return "", fmt.Errorf("%s: %s: %w", archive, manifestFile, err)
+		}
+		for _, one := range images {
+			if slices.Contains(one.RepoTags, image) {
+				return one.Config, nil
+			}
+		}
+		return "", fmt.Errorf("%s: no image %s", archive, image)
+	}
+}
+
+// manifestFile names the images of an archive.
+const manifestFile = "manifest.json"
 
 // waitImage waits until the CRI's image store, which follows containerd's by events, has the image.
 func waitImage(ctx context.Context, client runtimeapi.ImageServiceClient, image string) error {

@@ -2,6 +2,7 @@ package bundle_test
 
 import (
 	"context"
+	"log/slog"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -16,6 +17,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/quartet-node/quartet/internal/bundle"
 	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/harness"
 )
@@ -150,6 +152,48 @@ func TestRuntimeFindsANetworkBesidePodmans(t *testing.T) {
 	c.Start(t)
 	if second := addressOf("second"); !netip.PrefixFrom(first, 23).Masked().Contains(second) {
 		t.Errorf("after a restart a pod has the address %s, and before %s", second, first)
+	}
+}
+
+// An image that the runtime has already is not imported again, because that takes longer than the rest of a start. An
+// image without its pin, or another one of the same name, is.
+func TestImagesAreImportedOnce(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	c := harness.StartContainerd(t)
+	b := bundle.New(bundle.Config{Layout: c.Layout, BinDir: harness.BinDir(t), Logger: slog.Default()})
+	ctr := filepath.Join(c.Layout.Runtime(), "bin", "ctr")
+	away := ctr + ".away"
+	if err := os.Rename(ctr, away); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.ImportImages(ctx); err != nil {
+		t.Errorf("the images are there: %v", err)
+	}
+	for what, args := range map[string][]string{
+		"without the pin":           {"label", harness.HelloImage, "io.cri-containerd.pinned="},
+		"another image of the name": {"tag", "--force", bundle.PauseImage, harness.HelloImage},
+	} {
+		args = append([]string{"--address", c.Layout.RuntimeSocket(), "--namespace", "k8s.io", "images"}, args...)
+		if out, err := exec.Command(away, args...).CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v: %s", what, err, out)
+		}
+		eventually.In(ctx, t, what+" it is imported", func() bool {
+			err := b.ImportImages(ctx)
+			return err != nil && strings.Contains(err.Error(), "importing "+harness.HelloImage)
+		})
+		if err := os.Rename(away, ctr); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.ImportImages(ctx); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		if err := os.Rename(ctr, away); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.ImportImages(ctx); err != nil {
+			t.Errorf("%s, imported again: %v", what, err)
+		}
 	}
 }
 
