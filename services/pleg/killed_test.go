@@ -143,6 +143,9 @@ func (f *follower) beyondDeaths() (others []*lifecyclev1.Event) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	late := map[string]bool{}
+	for _, e := range f.shown {
+		late[e.GetPodUid()] = late[e.GetPodUid()] || e.GetStatus().GetInspectError() != ""
+	}
 	for _, e := range f.events {
 		late[e.GetPodUid()] = late[e.GetPodUid()] || e.GetStatus().GetInspectError() != ""
 	}
