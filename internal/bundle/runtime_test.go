@@ -155,8 +155,8 @@ func TestRuntimeFindsANetworkBesidePodmans(t *testing.T) {
 	}
 }
 
-// An image that the runtime has already is not imported again, because that takes longer than the rest of a start. An
-// image without its pin, or another one of the same name, is.
+// An image that the runtime has already is not imported again, which would be a large part of a start. An image without
+// its pin, or another one of the same name, is.
 func TestImagesAreImportedOnce(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()

@@ -1,11 +1,10 @@
 // Package gosettings sets Go's runtime for a process of a node: how often it collects garbage (package memory), and on
 // how many processors (package processors).
 //
-// A process can set them only when its packages are initialized, which takes as long as the rest of its start. With
-// Go's own settings it collects once meanwhile, waits for the end of that collection, and runs threads for all
-// processors of the machine. So a process of a node passes the settings to its children, in the variables that Go
-// reads. With four processes that start at once on two processors, they are initialized a fifth sooner
-// (docs/performance.md).
+// A process can set them only when its packages are initialized, which is a large part of its start. With Go's own
+// settings it collects once meanwhile, waits for the end of that collection, and runs threads for all processors of the
+// machine. So a process of a node passes the settings to its children, in the variables that Go reads. Four processes
+// that start at once on two processors are initialized a quarter sooner (docs/performance.md).
 package gosettings
 
 import (
