@@ -25,10 +25,10 @@ const separator = ","
 // removes what ChildEnv has added: children of this process may be any program.
 func Begin() {
 	given := strings.Split(os.Getenv(variable), separator)
-	_ = os.Unsetenv(variable) // fails only for an invalid name
-	for _, name := range given {
-		if slices.Contains([]string{memory.Variable, processors.Variable}, name) {
-			_ = os.Unsetenv(name)
+	unset(variable)
+	for _, name := range []string{memory.Variable, processors.Variable} {
+		if slices.Contains(given, name) {
+			unset(name)
 		}
 	}
 	memory.Start()
@@ -37,12 +37,15 @@ func Begin() {
 	}
 }
 
+// unset removes a variable from the environment. That fails only for a name that no variable can have.
+func unset(name string) { _ = os.Unsetenv(name) }
+
 // ChildEnv returns the environment for a child of this process that calls Begin: environ, and settings for the time
 // until then, unless the operator has set them. A program that does not know Begin keeps them, and works with them.
 func ChildEnv(environ []string) []string {
 	var names, added []string
 	for _, one := range []struct{ name, value string }{
-		{memory.Variable, memory.ChildPercent()}, {processors.Variable, processors.ForChild()},
+		{memory.Variable, memory.ForChild()}, {processors.Variable, processors.ForChild()},
 	} {
 		if !slices.ContainsFunc(environ, func(v string) bool { return strings.HasPrefix(v, one.name+"=") }) {
 			names, added = append(names, one.name), append(added, one.name+"="+one.value)

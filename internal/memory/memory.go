@@ -66,8 +66,8 @@ type heap interface {
 	release()
 }
 
-// ChildPercent returns the value of Variable for a child of this process, until it calls Start.
-func ChildPercent() string { return childPercent }
+// ForChild returns the value of Variable for a child of this process, until it calls Start.
+func ForChild() string { return childPercent }
 
 // Start lets the heap of this process grow more between collections than Go does, until SmallAtRest changes that. It
 // is called first. If the environment variable GOGC is set, it does nothing: the operator has decided.

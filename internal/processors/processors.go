@@ -23,8 +23,9 @@ const (
 // Variable is Go's environment variable with the number of processors.
 const Variable = "GOMAXPROCS"
 
-// Limit limits this process to a quarter of the processors that it may use, at least one and at most four. If the
-// environment variable GOMAXPROCS is set, it does nothing: the operator has decided.
+// Limit limits this process to a quarter of the processors that it may use, at least one and at most four. A second
+// call takes a quarter of those. If the environment variable GOMAXPROCS is set, it does nothing: the operator has
+// decided.
 func Limit() {
 	if os.Getenv(Variable) == "" {
 		runtime.GOMAXPROCS(of(runtime.GOMAXPROCS(0)))
