@@ -5,6 +5,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
 )
 
@@ -37,4 +38,16 @@ func (l *Loop) evicted(uid types.UID) (podstore.Eviction, bool) {
 		return podstore.Eviction{}, false
 	}
 	return l.cfg.Evictions.Get(uid)
+}
+
+// showEviction reports whether a pod was evicted. The store then shows why.
+func (l *Loop) showEviction(uid types.UID) bool {
+	eviction, evicted := l.evicted(uid)
+	if !evicted {
+		return false
+	}
+	if err := l.cfg.Store.Evict(uid, eviction); err != nil {
+		l.cfg.Logger.Error("cannot find an evicted pod", telemetry.KeyPodUID, string(uid), telemetry.KeyError, err)
+	}
+	return true
 }

@@ -164,11 +164,7 @@ func (l *Loop) want(d *Desired) {
 		next.traceparent = known.traceparent
 		return // only the status in the API server has changed, which mostly came from here; workers ignore it
 	}
-	if eviction, ok := l.evicted(uid); ok {
-		if err := l.cfg.Store.Evict(uid, eviction); err != nil {
-			l.cfg.Logger.Error("cannot find an evicted pod", telemetry.KeyPodUID, string(uid), telemetry.KeyError, err)
-		}
-	}
+	l.showEviction(uid)
 	if !l.isOpen() && d.Pod.DeletionTimestamp == nil {
 		l.hold(uid, podworkers.Cause{Kind: podworkers.CauseConfig, Traceparent: d.Traceparent})
 		return
@@ -180,7 +176,8 @@ func (l *Loop) want(d *Desired) {
 func (l *Loop) dispatch(uid types.UID, op podset.Op, traceparent string) {
 	d := l.desired[uid]
 	var end *podworkers.End
-	if _, evicted := l.evicted(uid); evicted || d.pod.DeletionTimestamp != nil {
+	// The record of evictions may have been read after the pod was wanted.
+	if evicted := l.showEviction(uid); evicted || d.pod.DeletionTimestamp != nil {
 		end = &podworkers.End{}
 	}
 	if end == nil && l.refusePrivileges(uid, d, traceparent) {

@@ -8,7 +8,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/quartet-node/quartet/internal/podset"
-	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
 )
@@ -75,12 +74,9 @@ func (l *Loop) takeEvictions() {
 	}
 	l.unread = false
 	for _, uid := range l.oldestFirst(maps.Keys(l.desired)) {
-		eviction, ok := l.evicted(uid)
-		if !ok || l.cfg.Workers.Ending(uid) {
+		// A worker that ends the pod already, as an earlier process did, does not know why.
+		if !l.showEviction(uid) || l.cfg.Workers.Ending(uid) {
 			continue
-		}
-		if err := l.cfg.Store.Evict(uid, eviction); err != nil {
-			l.cfg.Logger.Error("cannot find an evicted pod", telemetry.KeyPodUID, string(uid), telemetry.KeyError, err)
 		}
 		l.dispatch(uid, podset.Update, l.desired[uid].traceparent)
 	}

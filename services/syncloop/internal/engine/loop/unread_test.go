@@ -1,6 +1,7 @@
 package loop_test
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/fakenode"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
 	"github.com/quartet-node/quartet/test/require"
 )
 
@@ -107,5 +109,74 @@ func TestAResizeThatCannotBeReadIsNotForgotten(t *testing.T) {
 		}
 		require.NoError(t, os.Rename(file+".good", file))
 		again.eventually("it has the accepted resize", func() bool { return again.requestedCPU("a") == "1500m" })
+	})
+}
+
+// TestAnEvictionIsShownAlsoWhenItIsReadWhileThePodEnds kills a process that was ending an evicted pod. The next one
+// cannot read the book, and goes on to end the pod. The book is read before, or after, the pod has ended.
+func TestAnEvictionIsShownAlsoWhenItIsReadWhileThePodEnds(t *testing.T) {
+	for name, early := range map[string]bool{"while it ends": true, "when it has ended": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				node, stateDir := killedWhileEnding(t, func(r *rig) {
+					r.book.Put("u1", podstore.Eviction{Reason: "Evicted"})
+					r.pool.End("u1", podworkers.Cause{Kind: podworkers.CauseConfig}, podworkers.End{})
+				})
+				file := filepath.Join(stateDir, "evictions.json")
+				require.NoError(t, os.Rename(file, file+".good"))
+				require.NoError(t, os.Symlink("/proc/self/mem", file)) // of which no read succeeds
+				ended := make(chan struct{})
+				node.SetScript(fakenode.Script{Kill: func(context.Context, *v1.Pod, int64) error {
+					<-ended
+					return nil
+				}})
+				r := after20s(t, node, stateDir, slow())
+				r.eventually("the pod is being stopped", func() bool { return r.pool.Ending("u1") })
+				readable := func() {
+					require.NoError(t, os.Rename(file+".good", file))
+					time.Sleep(time.Minute) // in the bubble's time: the book is read again
+					r.pass(time.Minute)
+				}
+				if early {
+					readable()
+				}
+				close(ended)
+				r.eventually("the pod has ended", r.runs())
+				if !early {
+					r.pass(time.Minute)
+					readable()
+				}
+				r.eventually("the pod is shown as evicted", func() bool {
+					status := r.pod("u1").Status
+					return status.Reason == "Evicted" && status.Phase == v1.PodFailed
+				})
+			})
+		})
+	}
+}
+
+// TestAnEvictionIsShownThatIsReadBeforePodsAreSynced has the book readable after the source has named the pod, and
+// before pleg answers.
+func TestAnEvictionIsShownThatIsReadBeforePodsAreSynced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stateDir := t.TempDir()
+		file := filepath.Join(stateDir, "evictions.json")
+		require.NoError(t, os.WriteFile(file+".good", []byte(`{"u1": {"reason": "Evicted"}}`), 0o600))
+		require.NoError(t, os.Symlink("/proc/self/mem", file)) // of which no read succeeds
+		r := newRig(t, fakenode.New(), stateDir)
+		r.add(slow())
+		r.source("file", true)
+		r.configPeer.set(r.config)
+		r.eventually("the pod is known", func() bool { return r.store.Has("u1") })
+		require.NoError(t, os.Rename(file+".good", file))
+		time.Sleep(time.Minute) // in the bubble's time: the book is read again
+		r.plegPeer.set(r.node.Events)
+		r.eventually("the pod is shown as evicted", func() bool {
+			pods, err := r.store.List()
+			return err == nil && len(pods) == 1 && r.pod("u1").Status.Reason == "Evicted"
+		})
+		if calls := r.node.Calls(); slices.Contains(calls, "sync web") {
+			t.Errorf("calls %v, want no start", calls)
+		}
 	})
 }
