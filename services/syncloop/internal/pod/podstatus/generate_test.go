@@ -2,7 +2,6 @@ package podstatus_test
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,9 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
-	"github.com/quartet-node/quartet/internal/podlabels"
 	"github.com/quartet-node/quartet/internal/podset"
-	"github.com/quartet-node/quartet/services/syncloop/internal/pod/decide"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podstatus"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podviewtest"
 )
@@ -215,80 +212,6 @@ func TestLastWordsShareTheRoomOfThePod(t *testing.T) {
 	}
 }
 
-func TestAPodThatBeginsAgainSaysSo(t *testing.T) {
-	never := v1.ContainerRestartPolicyNever
-	pod := podviewtest.Pod(v1.RestartPolicyNever, "a b")
-	pod.Spec.Containers[0].RestartPolicy = &never
-	pod.Spec.Containers[0].RestartPolicyRules = []v1.ContainerRestartRule{{
-		Action:    v1.ContainerRestartRuleActionRestartAllContainers,
-		ExitCodes: &v1.ContainerRestartRuleOnExitCodes{Operator: v1.ContainerRestartRuleOnExitCodesOpIn, Values: []int32{42}},
-	}}
-	for observed, want := range map[string]v1.ConditionStatus{
-		"s0:ready a@s0:running b@s0:running":   v1.ConditionFalse,
-		"s0:ready a@s0:exited=1 b@s0:running":  v1.ConditionFalse,
-		"s0:ready a@s0:exited=42 b@s0:running": v1.ConditionTrue,
-		"s0:ready":                             v1.ConditionFalse,
-	} {
-		status := podstatus.Generate(pod, podviewtest.Status(pod, observed), podstatus.Inputs{Now: now})
-		at := slices.IndexFunc(status.Conditions, func(c v1.PodCondition) bool {
-			return c.Type == v1.AllContainersRestarting
-		})
-		if at < 0 || status.Conditions[at].Status != want || status.Phase == v1.PodFailed {
-			t.Errorf("%s: phase %s, conditions %+v, want %s", observed, status.Phase, status.Conditions, want)
-		}
-	}
-}
-
-// TestAPodThatBeginsAgainDoesNotEnd follows a pod whose containers are all restarted because of the end of a sidecar,
-// and whose ordinary container would not be restarted alone. Its records are removed before it is reached again.
-func TestAPodThatBeginsAgainDoesNotEnd(t *testing.T) {
-	pod := podviewtest.Pod(v1.RestartPolicyNever, "init:i sidecar:s a")
-	pod.Spec.InitContainers[1].RestartPolicyRules = []v1.ContainerRestartRule{{
-		Action:    v1.ContainerRestartRuleActionRestartAllContainers,
-		ExitCodes: &v1.ContainerRestartRuleOnExitCodes{Operator: v1.ContainerRestartRuleOnExitCodesOpIn, Values: []int32{42}},
-	}}
-	const removed = "waiting(RestartingAllContainers),rc=1,last=RestartingAllContainers(137)"
-	ended := "Running +sandbox +initialized i=Completed(0),ready s=Error(42) a=Error(137)"
-	for _, histories := range [][][2]string{
-		{
-			{"i@s0:exited=0 s@s0:exited=42 a@s0:exited=137", ended},
-			{"", "Running +sandbox +initialized i=" + removed + " s=" + removed + " a=" + removed},
-			{"i@s0:running,rc=1", "Pending +sandbox +initialized i=running,rc=1,last=RestartingAllContainers(137) "},
-		},
-		{
-			{"i@s0:exited=0 s@s0:exited=42 a@s0:exited=137", ended},
-			{"i@s0:exited=0,rc=1", "Running +sandbox +initialized i=Completed(0),ready,rc=1 s=" + removed + " a=" + removed},
-			{"i@s0:exited=0,rc=1 s@s0:running,rc=1", "Running +sandbox +initialized i=Completed(0),ready,rc=1"},
-			{
-				"i@s0:exited=0,rc=1 s@s0:running,rc=1 a@s0:running,rc=1",
-				"Running +sandbox +initialized +ready +containers i=Completed(0),ready,rc=1",
-			},
-			{"i@s0:exited=0,rc=1 s@s0:exited=0,rc=1 a@s0:exited=1,rc=1", "Failed +sandbox"},
-		},
-		{ // nothing was seen between the running pod and the init container that has ended again
-			{"i@s0:exited=0,rc=1", "Running +sandbox +initialized i=Completed(0),ready,rc=1 s=" + removed + " a=" + removed},
-		},
-		{ // the init container, which is not restarted, fails after all
-			{"i@s0:exited=3,rc=1", "Failed +sandbox +initialized i=Error(3),rc=1"},
-		},
-	} {
-		previous := podstatus.Generate(pod,
-			podviewtest.Status(pod, "s0:ready i@s0:exited=0 s@s0:running a@s0:running"), podstatus.Inputs{Now: now})
-		for _, step := range histories {
-			status := podviewtest.Status(pod, "s0:ready "+step[0])
-			for _, c := range status.GetContainers() {
-				if c.GetAttempt() > 0 {
-					c.Annotations[podlabels.StartCause] = decide.CauseAll
-				}
-			}
-			previous = podstatus.Generate(pod, status, podstatus.Inputs{Now: now, Previous: previous})
-			if got := format(previous); !strings.HasPrefix(got, step[1]) {
-				t.Fatalf("%s:\n got %s\nwant %s", step[0], got, step[1])
-			}
-		}
-	}
-}
-
 func TestEphemeralContainersAreShownAndChangeNothingElse(t *testing.T) {
 	pod := podviewtest.Pod(v1.RestartPolicyAlways, "a ephemeral:e ephemeral:f")
 	got := podstatus.Generate(pod, podviewtest.Status(pod, "s0:ready a@s0:running e@s0:exited=3"), podstatus.Inputs{Now: now})
@@ -378,39 +301,6 @@ func TestAStaticPodHasNoLastPhase(t *testing.T) {
 	}
 }
 
-// TestTheReasonOfAWaitIsGoneWhenThePodContinues checks that the message about a delay is removed, also if the API
-// server still has it.
-func TestTheReasonOfAWaitIsGoneWhenThePodContinues(t *testing.T) {
-	held := podstatus.Inputs{Now: now, Reason: podstatus.ReasonVolumes, Message: "volume x"}
-	for name, test := range map[string]struct {
-		observed string
-		in       podstatus.Inputs
-		has      v1.PodStatus
-		want     string
-	}{
-		"it waits":                          {"", held, v1.PodStatus{Phase: v1.PodPending}, "Pending FailedMount: volume x"},
-		"it waits for its containers":       {"s0:ready", podstatus.Inputs{Now: now}, v1.PodStatus{Phase: v1.PodPending, Reason: podstatus.ReasonVolumes, Message: "volume x"}, "Pending"},
-		"it runs":                           {"s0:ready a@s0:running", podstatus.Inputs{Now: now}, v1.PodStatus{Phase: v1.PodPending, Reason: podstatus.ReasonSandbox, Message: "m"}, "Running"},
-		"it was ended while it waited":      {"", podstatus.Inputs{Now: now, Terminal: true, Reason: podstatus.ReasonVolumes, Message: "volume x"}, v1.PodStatus{Phase: v1.PodPending, Reason: podstatus.ReasonVolumes, Message: "volume x"}, "Failed"},
-		"somebody else has said why":        {"s0:ready", podstatus.Inputs{Now: now}, v1.PodStatus{Phase: v1.PodPending, Reason: "Held", Message: "by a controller"}, "Pending Held: by a controller"},
-		"why it has failed stays":           {"", podstatus.Inputs{Now: now, Terminal: true}, v1.PodStatus{Phase: v1.PodFailed, Reason: "Evicted", Message: "memory"}, "Failed Evicted: memory"},
-		"nothing holds up a pod that ended": {"", held, v1.PodStatus{Phase: v1.PodFailed, Reason: "Evicted", Message: "memory"}, "Failed Evicted: memory"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			pod := podviewtest.Pod(v1.RestartPolicyAlways, "a")
-			pod.Status, test.in.Previous = test.has, test.has
-			got := podstatus.Generate(pod, podviewtest.Status(pod, test.observed), test.in)
-			phase := string(got.Phase)
-			if got.Reason != "" || got.Message != "" {
-				phase += " " + got.Reason + ": " + got.Message
-			}
-			if phase != test.want {
-				t.Errorf("got %s, want %s", phase, test.want)
-			}
-		})
-	}
-}
-
 func TestProbesGateReadyOnlyWhereThereIsAProber(t *testing.T) {
 	pod := podviewtest.Pod(v1.RestartPolicyAlways, "a")
 	pod.Spec.Containers[0].ReadinessProbe = &v1.Probe{}
@@ -469,38 +359,6 @@ func TestAContainerThatCouldNotBeStartedHasTheStartOfAKubelet(t *testing.T) {
 	}).ContainerStatuses[0].State.Terminated, metav1.Unix(0, 0)
 	if got == nil || !got.StartedAt.Equal(&start) || got.FinishedAt.IsZero() {
 		t.Errorf("got %v, want a start at %v and an end", got, &start)
-	}
-}
-
-func TestTheReasonOfAWaitIsShownAndThenGone(t *testing.T) {
-	pod := podviewtest.Pod(v1.RestartPolicyAlways, "a")
-	first := podstatus.Generate(pod, nil, podstatus.Inputs{Now: now, Reason: "VolumeNotSupported", Message: "volume x"})
-	if first.Message != "volume x" || first.Phase != v1.PodPending {
-		t.Fatalf("first.Phase = %s %q, want %q and %s", first.Phase, first.Message, "volume x", v1.PodPending)
-	}
-	if next := podstatus.Generate(pod, nil, podstatus.Inputs{Now: now, Previous: first}); next.Message != "" {
-		t.Errorf("message stays: %q, want an empty text", next.Message)
-	}
-	failed := v1.PodStatus{Phase: v1.PodFailed, Reason: "Evicted", Message: "m"}
-	if next := podstatus.Generate(pod, nil, podstatus.Inputs{Now: now, Previous: failed}); next.Reason != "Evicted" {
-		t.Errorf("reason of a failed pod is lost: %q", next.Reason)
-	}
-}
-
-// TestTheReasonOfAWaitIsGoneWhenThePodRuns checks that the message is removed when the pod runs, although the sync that
-// started it has not yet reported success.
-func TestTheReasonOfAWaitIsGoneWhenThePodRuns(t *testing.T) {
-	pod := podviewtest.Pod(v1.RestartPolicyAlways, "a")
-	running := podviewtest.Status(pod, "s0:ready a@s0:running")
-	first := podstatus.Generate(pod, running, podstatus.Inputs{
-		Now: now, Reason: "FailedCreatePodSandBox", Message: "no network",
-	})
-	if first.Phase != v1.PodRunning || first.Reason != "FailedCreatePodSandBox" {
-		t.Fatalf("phase %s, reason %s, want %s and %q", first.Phase, first.Reason, v1.PodRunning, "FailedCreatePodSandBox")
-	}
-	if next := podstatus.Generate(pod, running, podstatus.Inputs{Now: now, Previous: first}); next.Reason != "" ||
-		next.Message != "" {
-		t.Errorf("a running pod still says %s: %s", next.Reason, next.Message)
 	}
 }
 

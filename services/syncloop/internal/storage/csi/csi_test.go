@@ -1,7 +1,6 @@
 package csi_test
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,12 +14,8 @@ import (
 	"time"
 
 	csispec "github.com/container-storage-interface/spec/lib/go/csi"
-	"github.com/prometheus/client_golang/prometheus"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -29,7 +24,6 @@ import (
 	"k8s.io/utils/ptr"
 
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
-	"github.com/quartet-node/quartet/services/syncloop/internal/storage/csi"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/persistentvolumes"
 	"github.com/quartet-node/quartet/services/syncloop/internal/storage/volumes"
 	"github.com/quartet-node/quartet/test/csidriver"
@@ -452,139 +446,9 @@ func TestTheVolumesInUse(t *testing.T) {
 	}
 }
 
-func TestAVolumeOfAKubeletIsTakenOver(t *testing.T) {
-	r := newRig(t, canStage)
-	one := r.request(newPod("u1"), newPV("pv-1", "vol-1"))
-	r.mount(one)
-	staging := last[*csispec.NodeStageVolumeRequest](r, "NodeStageVolume").GetStagingTargetPath()
-	r.stop()
-	for file, text := range map[string]string{
-		filepath.Join(one.Dir, "vol_data.json"):               `{"attachmentID":"csi-1","driverName":"disks.example.com","nodeName":"node-1","specVolID":"pv-1","volumeHandle":"vol-1","volumeLifecycleMode":"Persistent"}`,
-		filepath.Join(filepath.Dir(staging), "vol_data.json"): `{"driverName":"disks.example.com","volumeHandle":"vol-1"}`,
-	} {
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	r.start()
-	if got := r.inUse(); len(got) != 1 {
-		t.Errorf("in use: %v, want exactly one", got)
-	}
-	r.mount(one)
-	r.unmount(one.Dir)
-	r.ends()
-}
-
-// TestAStagedVolumeThatAKubeletHasLeftIsUnstaged has the record of a kubelet that was killed after its last pod had
-// gone.
-func TestAStagedVolumeThatAKubeletHasLeftIsUnstaged(t *testing.T) {
-	r := newRig(t, canStage)
-	one := r.request(newPod("u1"), newPV("pv-1", "vol-1"))
-	r.mount(one)
-	staging := last[*csispec.NodeStageVolumeRequest](r, "NodeStageVolume").GetStagingTargetPath()
-	r.driver.Set("NodeUnstageVolume", csidriver.Fails)
-	r.unmount(one.Dir)
-	r.stop()
-	record := filepath.Join(filepath.Dir(staging), "vol_data.json")
-	text := []byte(`{"driverName":"disks.example.com","volumeHandle":"vol-1"}`)
-	if err := os.WriteFile(record, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	r.driver.Set("NodeUnstageVolume", csidriver.None)
-	r.start()
-	r.ends()
-}
-
-func TestADirectoryWithoutARecord(t *testing.T) {
-	r := newRig(t, canStage)
-	one := r.request(newPod("u1"), newPV("pv-1", "vol-1"))
-	r.mount(one)
-	r.stop()
-	if err := os.WriteFile(filepath.Join(one.Dir, "vol_data.json"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	r.start()
-	if err := r.plugin.Unmount(t.Context(), one.Dir); err == nil || !strings.Contains(err.Error(),
-		"mount is mounted, and its record") {
-		t.Error(err)
-	}
-	unmountAll(t, one.Dir)
-	r.unmount(one.Dir)
-}
-
-func TestAnotherVolumeOfTheSameName(t *testing.T) {
-	r := newRig(t, canStage)
-	one, two := r.request(newPod("u1"), newPV("pv-1", "vol-1")), r.request(newPod("u1"), newPV("pv-1", "vol-2"))
-	r.mount(one)
-	r.mount(two)
-	if got := last[*csispec.NodePublishVolumeRequest](r, "NodePublishVolume").GetVolumeId(); got != "vol-2" {
-		t.Errorf("published is %s, want %q", got, "vol-2")
-	}
-	r.unmount(two.Dir)
-	r.ends()
-}
-
 func (r *rig) inUse() []v1.UniqueVolumeName {
 	names, _ := r.plugin.VolumesInUse()
 	return names
-}
-
-// TestCallsAreTimed checks the kubelet's labels.
-func TestCallsAreTimed(t *testing.T) {
-	registry := prometheus.NewRegistry()
-	intercept := csi.NewMetrics(registry).Intercept(driverName)
-	for _, err := range []error{nil, status.Error(codes.NotFound, "no such volume")} {
-		_ = intercept(t.Context(), "/csi.v1.Node/NodeStageVolume", nil, nil, nil, func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error {
-			return err
-		})
-	}
-	families, err := registry.Gather()
-	if err != nil || len(families) != 1 || families[0].GetName() != "csi_operations_seconds" {
-		t.Fatalf("Gather() = %v, %v, want exactly one and families[0].Name %q", families, err, "csi_operations_seconds")
-	}
-	got := map[string]bool{}
-	for _, one := range families[0].GetMetric() {
-		text := ""
-		for _, label := range one.GetLabel() {
-			text += label.GetName() + "=" + label.GetValue() + " "
-		}
-		got[text] = true
-	}
-	for _, code := range []string{"OK", "NotFound"} {
-		if want := "driver_name=disks.example.com grpc_status_code=" + code + " method_name=/csi.v1.Node/NodeStageVolume migrated=false "; !got[want] {
-			t.Errorf("%q is not in %v", want, got)
-		}
-	}
-}
-
-// spans has the names of ended spans.
-func spanNames(recorder *tracetest.SpanRecorder) (names []string) {
-	for _, span := range recorder.Ended() {
-		names = append(names, span.Name())
-	}
-	return names
-}
-
-// TestCallsHaveSpans also checks that a republication has none, because it is frequent.
-func TestCallsHaveSpans(t *testing.T) {
-	r := newRig(t, canStage)
-	r.stop()
-	recorder := tracetest.NewSpanRecorder()
-	r.tracer = sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(recorder)).Tracer("test")
-	r.start()
-	r.cluster.drivers[driverName].Spec.RequiresRepublish = ptr.To(true)
-	one := r.request(newPod("u1"), newPV("pv-1", "vol-1"))
-	r.mount(one)
-	want := []string{"csi.NodeGetCapabilities", "csi.NodeStageVolume", "csi.NodePublishVolume"}
-	if got := spanNames(recorder); !slices.Equal(got, want) {
-		t.Errorf("spans: %v, want %v", got, want)
-	}
-	r.mount(one)
-	if got := spanNames(recorder); !slices.Equal(got, want) {
-		t.Errorf("spans after another publication: %v", got)
-	}
-	r.unmount(one.Dir)
-	r.ends()
 }
 
 func TestADriverMeasuresItsVolumes(t *testing.T) {
