@@ -133,7 +133,10 @@ func placePod(t *testing.T, p *v1.Pod) {
 // every returns a probe with a period of a second, a threshold of one, and a long timeout for a busy machine. change
 // may change it.
 func every(action v1.ProbeHandler, change ...func(*v1.Probe)) *v1.Probe {
-	p := &v1.Probe{ProbeHandler: action, PeriodSeconds: 1, TimeoutSeconds: 60, FailureThreshold: 1}
+	p := &v1.Probe{
+		ProbeHandler: action, PeriodSeconds: 1, TimeoutSeconds: 60, FailureThreshold: 1,
+		InitialDelaySeconds: 3, // on a slow machine a server listens a second or two after its start
+	}
 	for _, f := range change {
 		f(p)
 	}

@@ -151,7 +151,7 @@ func initialDelayIsWaitedFor(t *testing.T, name string) {
 		t.Errorf("the first call comes %v after the start, want %v at least", first, delay)
 	}
 	if early := state.first(t, "live").at.Sub(began); early > delay {
-		t.Errorf("the probe without a delay is called %v after the start", early)
+		t.Errorf("the probe with a shorter delay is called %v after the start", early)
 	}
 }
 
