@@ -130,8 +130,8 @@ func placePod(t *testing.T, p *v1.Pod) {
 	place(t, p.Name+".yaml", string(content))
 }
 
-// every returns a probe with a period of a second, a threshold of one, and a long timeout for a busy machine. change
-// may change it.
+// every returns a probe with a period of a second, a threshold of one, and, for a busy machine, a long timeout and a
+// delay. change may change it.
 func every(action v1.ProbeHandler, change ...func(*v1.Probe)) *v1.Probe {
 	p := &v1.Probe{
 		ProbeHandler: action, PeriodSeconds: 1, TimeoutSeconds: 60, FailureThreshold: 1,

@@ -27,25 +27,44 @@ func TestPressure(t *testing.T) {
 	}{
 		"memory": {
 			func(r *facts.Readings) { r.MemoryAvailableBytes = 50 << 20 }, v1.NodeMemoryPressure, v1.ConditionTrue,
-			"kubelet has insufficient memory available: memory.available is 50Mi, 100Mi must be left", pressing("memory.available", 50<<20, 100<<20),
+			"kubelet has insufficient memory available: memory.available is 50Mi, 100Mi must be left",
+			pressing("memory.available", 50<<20, 100<<20),
 		},
 		"disk": {
 			func(r *facts.Readings) { r.NodeFS.AvailableBytes = 9 * gibi }, v1.NodeDiskPressure, v1.ConditionTrue,
-			"kubelet has disk pressure: nodefs.available is 9Gi, 10Gi must be left", pressing("nodefs.available", 9*gibi, 10*gibi),
+			"kubelet has disk pressure: nodefs.available is 9Gi, 10Gi must be left",
+			pressing("nodefs.available", 9*gibi, 10*gibi),
 		},
 		"inodes": {
 			func(r *facts.Readings) { r.NodeFS.InodesFree = 49 }, v1.NodeDiskPressure, v1.ConditionTrue,
-			"kubelet has disk pressure: nodefs.inodesFree is 49, 50 must be left", pressing("nodefs.inodesFree", 49, 50),
+			"kubelet has disk pressure: nodefs.inodesFree is 49, 50 must be left",
+			pressing("nodefs.inodesFree", 49, 50),
 		},
 		"processes": {
 			func(r *facts.Readings) { r.RunningPIDs = 32700 }, v1.NodePIDPressure, v1.ConditionTrue,
-			"kubelet has insufficient PID available: pid.available is 68, 100 must be left", pressing("pid.available", 68, 100),
+			"kubelet has insufficient PID available: pid.available is 68, 100 must be left",
+			pressing("pid.available", 68, 100),
 		},
-		"exactly enough":                    {func(r *facts.Readings) { r.MemoryAvailableBytes = 100 << 20 }, v1.NodeMemoryPressure, v1.ConditionFalse, "kubelet has sufficient memory available", nil},
-		"memory that cannot be read":        {func(r *facts.Readings) { r.MemoryAvailableBytes = 0 }, v1.NodeMemoryPressure, v1.ConditionUnknown, "could not be read", nil},
-		"disk that cannot be read":          {func(r *facts.Readings) { r.NodeFS = facts.Filesystem{} }, v1.NodeDiskPressure, v1.ConditionUnknown, "nodefs.available", nil},
-		"a file system that has no inodes":  {func(r *facts.Readings) { r.NodeFS.Inodes, r.NodeFS.InodesFree = 0, 0 }, v1.NodeDiskPressure, v1.ConditionFalse, "kubelet has no disk pressure", nil},
-		"processes that cannot be read now": {func(r *facts.Readings) { r.MaxPIDs, r.RunningPIDs = 0, 0 }, v1.NodePIDPressure, v1.ConditionUnknown, "could not be read", nil},
+		"exactly enough": {
+			func(r *facts.Readings) { r.MemoryAvailableBytes = 100 << 20 },
+			v1.NodeMemoryPressure, v1.ConditionFalse, "kubelet has sufficient memory available", nil,
+		},
+		"memory that cannot be read": {
+			func(r *facts.Readings) { r.MemoryAvailableBytes = 0 },
+			v1.NodeMemoryPressure, v1.ConditionUnknown, "could not be read", nil,
+		},
+		"disk that cannot be read": {
+			func(r *facts.Readings) { r.NodeFS = facts.Filesystem{} },
+			v1.NodeDiskPressure, v1.ConditionUnknown, "nodefs.available", nil,
+		},
+		"a file system that has no inodes": {
+			func(r *facts.Readings) { r.NodeFS.Inodes, r.NodeFS.InodesFree = 0, 0 },
+			v1.NodeDiskPressure, v1.ConditionFalse, "kubelet has no disk pressure", nil,
+		},
+		"processes that cannot be read now": {
+			func(r *facts.Readings) { r.MaxPIDs, r.RunningPIDs = 0, 0 },
+			v1.NodePIDPressure, v1.ConditionUnknown, "could not be read", nil,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			in := input(t)

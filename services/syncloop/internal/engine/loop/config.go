@@ -164,8 +164,8 @@ func (l *Loop) want(d *Desired) {
 		next.traceparent = known.traceparent
 		return // only the status in the API server has changed, which mostly came from here; workers ignore it
 	}
-	l.showEviction(uid)
 	if !l.isOpen() && d.Pod.DeletionTimestamp == nil {
+		l.showEviction(uid)
 		l.hold(uid, podworkers.Cause{Kind: podworkers.CauseConfig, Traceparent: d.Traceparent})
 		return
 	}

@@ -74,10 +74,12 @@ func (l *Loop) takeEvictions() {
 	}
 	l.unread = false
 	for _, uid := range l.oldestFirst(maps.Keys(l.desired)) {
-		// A worker that ends the pod already, as an earlier process did, does not know why.
-		if !l.showEviction(uid) || l.cfg.Workers.Ending(uid) {
+		if l.cfg.Workers.Ending(uid) { // as an earlier process did; the worker does not know why
+			l.showEviction(uid)
 			continue
 		}
-		l.dispatch(uid, podset.Update, l.desired[uid].traceparent)
+		if _, evicted := l.evicted(uid); evicted {
+			l.dispatch(uid, podset.Update, l.desired[uid].traceparent)
+		}
 	}
 }

@@ -20,6 +20,20 @@ import (
 	"github.com/quartet-node/quartet/test/require"
 )
 
+// makeUnreadable has every read of a file fail with an I/O error, until readable is called.
+func makeUnreadable(t *testing.T, file string) (readable func()) {
+	t.Helper()
+	require.NoError(t, os.Rename(file, file+".good"))
+	require.NoError(t, os.Symlink("/proc/self/mem", file)) // of which no read succeeds
+	return func() { require.NoError(t, os.Rename(file+".good", file)) }
+}
+
+// bookIsRead waits until the book is read again, in the time of the bubble.
+func (r *rig) bookIsRead() {
+	r.t.Helper()
+	r.eventually("the book is read", func() bool { return r.book.Unread() == nil })
+}
+
 // TestNoEvictedPodStartsWhileTheBookCannotBeRead restarts a node with a running pod, an evicted one and one that was
 // evicted just before the kill. Each read of the book fails with an I/O error until the disk is well. Until then only
 // the first pod runs; then a new pod starts, and the evicted ones have failed.
@@ -39,8 +53,7 @@ func TestNoEvictedPodStartsWhileTheBookCannotBeRead(t *testing.T) {
 			r.book.Put(types.UID(uid), podstore.Eviction{Reason: "Evicted"})
 		}
 		r.stop()
-		require.NoError(t, os.Rename(file, file+".good"))
-		require.NoError(t, os.Symlink("/proc/self/mem", file)) // of which no read succeeds
+		readable := makeUnreadable(t, file)
 
 		again := newRig(t, node, stateDir)
 		for _, uid := range []string{"kept", "late", "gone", "new"} {
@@ -60,8 +73,8 @@ func TestNoEvictedPodStartsWhileTheBookCannotBeRead(t *testing.T) {
 		if got := again.pod("new").Status; got.Reason != "EvictionsUnreadable" {
 			t.Errorf("the new pod waits for %v, want EvictionsUnreadable", got.Reason)
 		}
-		require.NoError(t, os.Rename(file+".good", file))
-		time.Sleep(time.Minute) // in the bubble's time: the book is read again
+		readable()
+		again.bookIsRead()
 		again.eventually("the new pod runs, and the evicted ones do not", again.runs("kept", "new"))
 		for _, uid := range []string{"late", "gone"} {
 			if got := again.pod(uid).Status; got.Reason != "Evicted" || got.Phase != v1.PodFailed {
@@ -96,8 +109,7 @@ func TestAResizeThatCannotBeReadIsNotForgotten(t *testing.T) {
 		r.eventually("it cannot be resized", func() bool { return r.condition("a", v1.PodResizeInProgress).Reason == v1.PodReasonError })
 		r.stop()
 		file := filepath.Join(stateDir, "resizes", "a.json")
-		require.NoError(t, os.Rename(file, file+".good"))
-		require.NoError(t, os.Symlink("/proc/self/mem", file)) // of which no read succeeds
+		readable := makeUnreadable(t, file)
 
 		node.SetScript(fakenode.Script{})
 		again := begin("3")
@@ -107,7 +119,7 @@ func TestAResizeThatCannotBeReadIsNotForgotten(t *testing.T) {
 		if got := again.requestedCPU("a"); got != "500m" {
 			t.Errorf("without the record it has %s, want what runs", got)
 		}
-		require.NoError(t, os.Rename(file+".good", file))
+		readable()
 		again.eventually("it has the accepted resize", func() bool { return again.requestedCPU("a") == "1500m" })
 	})
 }
@@ -122,9 +134,7 @@ func TestAnEvictionIsShownAlsoWhenItIsReadWhileThePodEnds(t *testing.T) {
 					r.book.Put("u1", podstore.Eviction{Reason: "Evicted"})
 					r.pool.End("u1", podworkers.Cause{Kind: podworkers.CauseConfig}, podworkers.End{})
 				})
-				file := filepath.Join(stateDir, "evictions.json")
-				require.NoError(t, os.Rename(file, file+".good"))
-				require.NoError(t, os.Symlink("/proc/self/mem", file)) // of which no read succeeds
+				readable := makeUnreadable(t, filepath.Join(stateDir, "evictions.json"))
 				ended := make(chan struct{})
 				node.SetScript(fakenode.Script{Kill: func(context.Context, *v1.Pod, int64) error {
 					<-ended
@@ -132,19 +142,19 @@ func TestAnEvictionIsShownAlsoWhenItIsReadWhileThePodEnds(t *testing.T) {
 				}})
 				r := after20s(t, node, stateDir, slow())
 				r.eventually("the pod is being stopped", func() bool { return r.pool.Ending("u1") })
-				readable := func() {
-					require.NoError(t, os.Rename(file+".good", file))
-					time.Sleep(time.Minute) // in the bubble's time: the book is read again
+				read := func() {
+					readable()
+					r.bookIsRead()
 					r.pass(time.Minute)
 				}
 				if early {
-					readable()
+					read()
 				}
 				close(ended)
 				r.eventually("the pod has ended", r.runs())
 				if !early {
 					r.pass(time.Minute)
-					readable()
+					read()
 				}
 				r.eventually("the pod is shown as evicted", func() bool {
 					status := r.pod("u1").Status
@@ -161,15 +171,15 @@ func TestAnEvictionIsShownThatIsReadBeforePodsAreSynced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stateDir := t.TempDir()
 		file := filepath.Join(stateDir, "evictions.json")
-		require.NoError(t, os.WriteFile(file+".good", []byte(`{"u1": {"reason": "Evicted"}}`), 0o600))
-		require.NoError(t, os.Symlink("/proc/self/mem", file)) // of which no read succeeds
+		require.NoError(t, os.WriteFile(file, []byte(`{"u1": {"reason": "Evicted"}}`), 0o600))
+		readable := makeUnreadable(t, file)
 		r := newRig(t, fakenode.New(), stateDir)
 		r.add(slow())
 		r.source("file", true)
 		r.configPeer.set(r.config)
 		r.eventually("the pod is known", func() bool { return r.store.Has("u1") })
-		require.NoError(t, os.Rename(file+".good", file))
-		time.Sleep(time.Minute) // in the bubble's time: the book is read again
+		readable()
+		r.bookIsRead()
 		r.plegPeer.set(r.node.Events)
 		r.eventually("the pod is shown as evicted", func() bool {
 			pods, err := r.store.List()
