@@ -201,8 +201,14 @@ func openPort(path string) (*os.File, error) {
 	return port, unix.IoctlSetTermios(int(port.Fd()), unix.TCSETS, settings)
 }
 
-// drain waits until everything is printed.
-func drain(port *os.File) error { return unix.IoctlSetInt(int(port.Fd()), unix.TCSBRK, 1) }
+// drain waits until everything is printed. The end of an orphan is a signal, which interrupts the call.
+func drain(port *os.File) error {
+	for {
+		if err := unix.IoctlSetInt(int(port.Fd()), unix.TCSBRK, 1); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
 
 // report prints the result. What cannot be printed there is in the kernel's log.
 func report(code int, err error) {

@@ -23,6 +23,7 @@ import (
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/loop"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/admission"
 )
 
 // Evicter ends pods for good; it is implemented by Evictions.
@@ -211,7 +212,7 @@ func (e *Evictions) EvictAnnotated(
 
 // Reject ends a pod that was admitted and cannot run, in the kubelet's words. It returns the same errors as Evict.
 func (e *Evictions) Reject(ctx context.Context, uid types.UID, reason, message string) error {
-	pod, err := e.end(uid, podstore.Eviction{Reason: reason, Message: "Pod was rejected: " + message}, ownGrace)
+	pod, err := e.end(uid, podstore.Eviction{Reason: reason, Message: admission.RejectedPrefix + message}, ownGrace)
 	if err != nil {
 		return err
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/evictionbook"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/fakenode"
+	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
 	"github.com/quartet-node/quartet/test/eventually"
 )
@@ -136,6 +137,44 @@ func TestAPodWithoutAWorkerEndsWithTheGracePeriodOfTheShutdown(t *testing.T) {
 	r.pool.Want(pod, podworkers.Cause{Kind: podworkers.CauseConfig}, &podworkers.End{})
 	if err := <-failed; err != nil || !slices.Contains(r.node.Calls(), "kill a 5") {
 		t.Errorf("got %v, calls %v, want %q among them", err, r.node.Calls(), "kill a 5")
+	}
+}
+
+// A pod that comes during a shutdown may be in a list of nodestatus before the loop refuses it. It is refused either way,
+// in the kubelet's words. One that an earlier process has ended keeps its reason.
+func TestAPodThatHasNotBegunIsRefusedAtAShutdown(t *testing.T) {
+	r := start(t)
+	r.store.Open()
+	r.store.SetWaiting("")
+	r.book.Put("ended", podstore.Eviction{Reason: "Terminated", Message: "m"})
+	var ends []*enginev1.PodEnd
+	for _, name := range []string{"ended", "late"} {
+		pod := fakenode.Pod(name, name, v1.RestartPolicyAlways)
+		pod.Annotations = map[string]string{podset.AnnotationSource: "file"}
+		r.store.SetPod(pod, "file", "")
+		ends = append(ends, &enginev1.PodEnd{PodUid: name, GracePeriodSeconds: 5})
+	}
+	if _, err := r.client.ShutDownPods(t.Context(), &enginev1.ShutDownPodsRequest{Pods: ends}); err != nil {
+		t.Fatal(err)
+	}
+	if s := r.store.Status("ended"); s.Phase != v1.PodFailed || s.Reason != "Terminated" || s.Message != "m" {
+		t.Errorf("what has ended is %s, %s, %s", s.Phase, s.Reason, s.Message)
+	}
+	const message = "Pod was rejected: Pod was rejected as the node is shutting down."
+	s := r.store.Status("late")
+	if s.Phase != v1.PodFailed || s.Reason != "NodeShutdown" || s.Message != message {
+		t.Errorf("what has not begun is %s, %s, %s", s.Phase, s.Reason, s.Message)
+	}
+	for _, c := range s.Conditions {
+		if c.Type == v1.DisruptionTarget {
+			t.Errorf("nothing was disrupted: %v", c)
+		}
+	}
+	if stay := r.endedInBoot(t, "this one"); !slices.Contains(stay, "late") {
+		t.Errorf("in this boot %v stay ended, want late among them", stay)
+	}
+	if stay := r.endedInBoot(t, "the next one"); slices.Contains(stay, "late") {
+		t.Errorf("in the next boot %v stay ended, want late to run", stay)
 	}
 }
 

@@ -27,11 +27,6 @@ type nodeWord struct {
 	shuttingDown bool
 }
 
-// shutdownRefusal returns the refusal of new pods while the machine is about to shut down, in the kubelet's words.
-func shutdownRefusal() *admission.Refusal {
-	return &admission.Refusal{Reason: "NodeShutdown", Message: "Pod was rejected as the node is shutting down."}
-}
-
 // followNode follows the Node. While nodestatus is unreachable, the last Node counts.
 func (l *Loop) followNode(ctx context.Context) error {
 	if l.cfg.Node == nil {
@@ -113,7 +108,7 @@ func (l *Loop) admit(cause context.Context, uid types.UID, d *desiredPod) bool {
 		})
 	})
 	if l.shuttingDown {
-		refusal = shutdownRefusal()
+		refusal = admission.NodeShutdown()
 	}
 	if refusal == nil && l.cfg.Devices.Needs(d.pod) {
 		l.allocateDevices(cause, uid, d)
@@ -138,7 +133,7 @@ func (l *Loop) refuse(cause context.Context, uid types.UID, d *desiredPod, refus
 	l.cfg.Metrics.refused(refusal.Reason)
 	l.cfg.PodEvents.Warning(cause, d.pod, "", refusal.Reason, refusal.Message)
 	if err := l.cfg.Store.Evict(uid, podstore.Eviction{
-		Reason: refusal.Reason, Message: "Pod was rejected: " + refusal.Message,
+		Reason: refusal.Reason, Message: refusal.StatusMessage(),
 	}); err != nil {
 		l.cfg.Logger.Error("cannot find a refused pod", telemetry.KeyPodUID, string(uid), telemetry.KeyError, err)
 	}

@@ -231,7 +231,7 @@ func (l *Loop) noRoom(uid types.UID, d *desiredPod) string {
 		return "what was allocated to it is not known: " + problem.Error()
 	}
 	if l.shuttingDown {
-		return shutdownRefusal().Message
+		return admission.NodeShutdown().Message
 	}
 	if !l.areGone(d.behind) {
 		return "pods are being ended to make room for it"

@@ -61,8 +61,19 @@ func (s *Store) IsGone(uid types.UID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e := s.entries[uid]
-	return e == nil || e.released || (!e.worked && isEmpty(s.observed[uid]))
+	return e == nil || e.released || !s.begun(e)
 }
+
+// HasBegun reports whether a pod has had a worker, or a sandbox or a container of it was observed in the runtime.
+func (s *Store) HasBegun(uid types.UID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.entries[uid]
+	return e != nil && s.begun(e)
+}
+
+// begun is HasBegun. The caller holds mu.
+func (s *Store) begun(e *entry) bool { return e.worked || !isEmpty(s.observed[e.pod.UID]) }
 
 // Ended returns the last status of a pod that its source still names, that has ended for good and that has released its
 // resources. Ok is false for every other pod, for one that pleg cannot inspect, and for one whose eviction is valid for

@@ -10,6 +10,7 @@ import (
 
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/admission"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podview"
 )
 
@@ -41,9 +42,6 @@ func Actions() []Action {
 	return []Action{Admit, Evict, EndPod, RemovePod, CreateSandbox, KillContainer, StartContainer, Status}
 }
 
-// refused begins the message in the status of a pod that was not admitted.
-const refused = "Pod was rejected: "
-
 // reasonPreempting and reasonDeadline are the reasons of pods that the loop evicts by itself. The shadow does not know
 // the causes of other evictions: the use of memory and disks, a call of EvictPod, the shutdown of the machine.
 const (
@@ -59,7 +57,7 @@ type side struct {
 }
 
 func (s *side) refused() bool {
-	return s != nil && s.pod.Status.Phase == v1.PodFailed && strings.HasPrefix(s.pod.Status.Message, refused)
+	return s != nil && s.pod.Status.Phase == v1.PodFailed && strings.HasPrefix(s.pod.Status.Message, admission.RejectedPrefix)
 }
 
 func (s *side) evicted() bool {
@@ -85,7 +83,7 @@ func (s *side) doing() string {
 	case s == nil:
 		return "does not have it"
 	case s.refused():
-		return "refuse it: " + s.reason() + ": " + strings.TrimPrefix(s.pod.Status.Message, refused)
+		return "refuse it: " + s.reason() + ": " + strings.TrimPrefix(s.pod.Status.Message, admission.RejectedPrefix)
 	case s.evicted():
 		return "end it: " + s.reason()
 	case !s.ends():

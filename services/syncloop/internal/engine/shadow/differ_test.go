@@ -9,6 +9,7 @@ import (
 
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/admission"
 )
 
 const (
@@ -70,7 +71,7 @@ func start(after string) intent {
 }
 
 func TestTheFirstDecisionThatDiffersIsFound(t *testing.T) {
-	refusal := pod(syncing, v1.PodFailed, "OutOfcpu", refused+"Node didn't have enough resource: cpu")
+	refusal := pod(syncing, v1.PodFailed, "OutOfcpu", admission.RejectedPrefix+"Node didn't have enough resource: cpu")
 	first, second := container("a", 0, exited), container("b", 1, runs)
 	for name, c := range map[string]struct {
 		in   sides
@@ -86,7 +87,7 @@ func TestTheFirstDecisionThatDiffersIsFound(t *testing.T) {
 			}},
 		},
 		"they refuse it for different reasons": {
-			in: sides{shadow: refusal, running: pod(syncing, v1.PodFailed, "SysctlForbidden", refused+"forbidden")},
+			in: sides{shadow: refusal, running: pod(syncing, v1.PodFailed, "SysctlForbidden", admission.RejectedPrefix+"forbidden")},
 			want: []found{{
 				key: "admit", action: Admit, shadow: "refuse it: OutOfcpu: Node didn't have enough resource: cpu",
 				running: "refuse it: SysctlForbidden: forbidden",

@@ -1,6 +1,7 @@
 // Package shutdown terminates pods before the machine shuts down. nodestatus decides which pods, when, and with which
 // grace period, and calls ShutDownPods of the Engine API. This package ends the pods for good, as an eviction does, and
-// returns when nothing of them is left.
+// returns when nothing of them is left. A pod that has not begun is refused, as the loop refuses it when it learns of
+// the shutdown.
 //
 // A static pod starts again after a reboot. Any other pod does not: it is Failed in the API server, and its controller
 // creates another one.
@@ -18,6 +19,7 @@ import (
 	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podstore"
 	"github.com/quartet-node/quartet/services/syncloop/internal/engine/podworkers"
+	"github.com/quartet-node/quartet/services/syncloop/internal/pod/admission"
 )
 
 const (
@@ -34,6 +36,7 @@ type Config struct {
 	Store *podstore.Store
 	// Book records the ended pods on disk: *evictionbook.Book.
 	Book interface {
+		Get(uid types.UID) (podstore.Eviction, bool)
 		PutAll(evictions map[types.UID]podstore.Eviction)
 	}
 	// Workers terminates the pods: *podworkers.Pool.
@@ -89,8 +92,16 @@ func (e *Ender) End(ctx context.Context, grace map[types.UID]int64) error {
 	})
 }
 
+// eviction returns the end of a pod. One of before counts, although the store may not have it yet.
 func (e *Ender) eviction(pod *v1.Pod) podstore.Eviction {
+	if known, ok := e.cfg.Book.Get(pod.UID); ok {
+		return known
+	}
 	eviction := podstore.Eviction{Reason: reason, Message: message, Disruption: message, At: e.cfg.Clock.Now()}
+	if !e.cfg.Store.HasBegun(pod.UID) {
+		refusal := admission.NodeShutdown()
+		eviction = podstore.Eviction{Reason: refusal.Reason, Message: refusal.StatusMessage()}
+	}
 	if podset.IsStaticSource(pod.Annotations[podset.AnnotationSource]) {
 		eviction.Boot = e.cfg.Boot
 	}

@@ -35,6 +35,17 @@ type Refusal struct {
 	Short []Shortage
 }
 
+// RejectedPrefix begins the message in the status of a pod that is refused, as in the kubelet.
+const RejectedPrefix = "Pod was rejected: "
+
+// NodeShutdown returns the refusal of new pods while the machine is about to shut down, in the kubelet's words.
+func NodeShutdown() *Refusal {
+	return &Refusal{Reason: "NodeShutdown", Message: "Pod was rejected as the node is shutting down."}
+}
+
+// StatusMessage returns the message of the refusal in the pod's status.
+func (r *Refusal) StatusMessage() string { return RejectedPrefix + r.Message }
+
 // The kubelet's reasons. That of a resource is "OutOf" and its name, as in OutOfcpu.
 const (
 	ReasonPressure    = "Evicted"

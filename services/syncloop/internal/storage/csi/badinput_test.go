@@ -138,8 +138,8 @@ func TestARecordThatIsNoFile(t *testing.T) {
 				t.Errorf("unmounted: %v", err)
 			}
 			r.staysStaged(filepath.Join(one.Dir, "mount"))
-			must(t, os.RemoveAll(file))
-			must(t, os.Rename(other, file))
+			exchange(t, file, other)
+			must(t, os.RemoveAll(other))
 			if name == "a pipe" { // the operator has unmounted it, and the pod is gone
 				must(t, os.Remove(file))
 				must(t, unix.Unmount(filepath.Join(one.Dir, "mount"), 0))

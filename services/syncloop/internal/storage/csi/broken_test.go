@@ -25,13 +25,20 @@ func must(t *testing.T, err error) {
 // damage puts a directory in place of a record, and returns the function that puts the record back.
 func damage(t *testing.T, file string) (repair func()) {
 	t.Helper()
-	must(t, os.Rename(file, file+"-aside"))
-	must(t, os.Mkdir(file, 0o700))
+	aside := file + "-aside"
+	must(t, os.Mkdir(aside, 0o700))
+	exchange(t, file, aside)
 	return func() {
 		t.Helper()
-		must(t, os.Remove(file))
-		must(t, os.Rename(file+"-aside", file))
+		exchange(t, file, aside)
+		must(t, os.Remove(aside))
 	}
+}
+
+// exchange exchanges two paths in one step, so that a process that reads meanwhile does not find one of them missing.
+func exchange(t *testing.T, a, b string) {
+	t.Helper()
+	must(t, unix.Renameat2(unix.AT_FDCWD, a, unix.AT_FDCWD, b, unix.RENAME_EXCHANGE))
 }
 
 // steps gives the rig a clock that only a test moves.
@@ -182,6 +189,7 @@ func TestAStagedVolumeOfAnUnreadableRecordIsUnstaged(t *testing.T) {
 				r.driver.Set("NodeUnstageVolume", csidriver.Fails)
 				if !used {
 					r.unmount(one.Dir)
+					eventually.That(t, "the driver fails", func() bool { return len(r.driver.Calls("NodeUnstageVolume")) > 0 })
 				}
 				r.stop()
 				r.driver.Set("NodeUnstageVolume", csidriver.None)

@@ -46,8 +46,8 @@ func TestNothingIsUnstagedWhileThePodsCannotBeListed(t *testing.T) {
 	if got := r.driver.Calls(""); len(got) != calls {
 		t.Errorf("calls of the driver: %v", got[calls:])
 	}
-	must(t, os.Remove(pods))
-	must(t, os.Rename(pods+"-aside", pods))
+	exchange(t, pods, pods+"-aside")
+	must(t, os.Remove(pods+"-aside"))
 	eventually.That(t, "the records are known", func() bool {
 		steps.Step(time.Second)
 		return r.plugin.Unread() == nil
