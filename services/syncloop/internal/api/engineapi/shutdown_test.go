@@ -140,8 +140,8 @@ func TestAPodWithoutAWorkerEndsWithTheGracePeriodOfTheShutdown(t *testing.T) {
 	}
 }
 
-// A pod that comes during a shutdown may be in a list of nodestatus before the loop refuses it. It is refused either way,
-// in the kubelet's words. One that an earlier process has ended keeps its reason.
+// A pod that comes during a shutdown may be in a list of nodestatus before the loop refuses it. It is refused either
+// way, in the kubelet's words. One that an earlier process has ended keeps its reason.
 func TestAPodThatHasNotBegunIsRefusedAtAShutdown(t *testing.T) {
 	r := start(t)
 	r.store.Open()

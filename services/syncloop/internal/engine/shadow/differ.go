@@ -57,7 +57,8 @@ type side struct {
 }
 
 func (s *side) refused() bool {
-	return s != nil && s.pod.Status.Phase == v1.PodFailed && strings.HasPrefix(s.pod.Status.Message, admission.RejectedPrefix)
+	return s != nil && s.pod.Status.Phase == v1.PodFailed &&
+		strings.HasPrefix(s.pod.Status.Message, admission.RejectedPrefix)
 }
 
 func (s *side) evicted() bool {

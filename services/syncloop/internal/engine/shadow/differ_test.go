@@ -87,7 +87,10 @@ func TestTheFirstDecisionThatDiffersIsFound(t *testing.T) {
 			}},
 		},
 		"they refuse it for different reasons": {
-			in: sides{shadow: refusal, running: pod(syncing, v1.PodFailed, "SysctlForbidden", admission.RejectedPrefix+"forbidden")},
+			in: sides{
+				shadow:  refusal,
+				running: pod(syncing, v1.PodFailed, "SysctlForbidden", admission.RejectedPrefix+"forbidden"),
+			},
 			want: []found{{
 				key: "admit", action: Admit, shadow: "refuse it: OutOfcpu: Node didn't have enough resource: cpu",
 				running: "refuse it: SysctlForbidden: forbidden",
