@@ -3,6 +3,7 @@ package pleg
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -168,6 +169,13 @@ func TestFiveHundredPodsAreReportedOnce(t *testing.T) {
 	}
 	r := startPLEG(t, fake.Endpoint())
 	r.synced()
+	// The first relist does not wait for every inspection on a slow machine.
+	eventually.That(t, "every pod is inspected", func() bool {
+		answer, err := r.client.ListPodStatuses(r.ctx(), &lifecyclev1.ListPodStatusesRequest{})
+		return err == nil && !slices.ContainsFunc(answer.GetStatuses(), func(s *lifecyclev1.PodStatus) bool {
+			return s.GetInspectError() != "" || len(s.GetContainers()) < 2
+		})
+	})
 	f := r.follow()
 	f.snapshots()
 	r.restart(func() {
