@@ -88,6 +88,8 @@ type Options struct {
 	Systemd systemd.Notifier
 	// Sockets holds the listening sockets of the services, at first the inherited ones. It is not a flag.
 	Sockets *sockets.Set
+	// known has the sockets of the services by the last configuration; nil remembers none.
+	known *knownSockets
 }
 
 func (o *Options) addFlags(flags *pflag.FlagSet) {
@@ -182,6 +184,7 @@ func Run(ctx context.Context, opts Options, out io.Writer, others ...supervisor.
 	if err != nil {
 		return err
 	}
+	opts.known = &knownSockets{}
 	var logging telemetry.Logging
 	if opts.Config == nil {
 		if logging, err = opts.check(l); err != nil {
@@ -277,7 +280,7 @@ func (o Options) check(l layout.Layout) (logging telemetry.Logging, err error) {
 		return telemetry.Logging{}, err
 	}
 	for _, service := range o.Configmux.Services() {
-		cfg, err := nodeconfig.Parse(service, o.args(l, service), io.Discard)
+		cfg, err := o.parse(l, service)
 		if err != nil {
 			return telemetry.Logging{}, err
 		}

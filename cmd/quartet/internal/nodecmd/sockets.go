@@ -1,9 +1,12 @@
 package nodecmd
 
 import (
+	"bytes"
 	"context"
 	"io"
 	"log/slog"
+	"os"
+	"sync"
 
 	"github.com/quartet-node/quartet/internal/layout"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
@@ -62,9 +65,60 @@ func ofService(service layout.Service, socket sockets.Socket) sockets.Socket {
 // socketsOf returns the sockets of the current configuration file; none if that is wrong, which the service itself
 // reports.
 func (o Options) socketsOf(l layout.Layout, service layout.Service) []sockets.Socket {
-	cfg, err := nodeconfig.Parse(service, o.args(l, service), io.Discard)
+	if known, ok := o.known.get(service, o.file()); ok {
+		return known
+	}
+	cfg, err := o.parse(l, service)
 	if err != nil {
 		return nil
 	}
 	return cfg.TCPSockets(service)
+}
+
+// parse returns the configuration of a service, and remembers its sockets.
+func (o Options) parse(l layout.Layout, service layout.Service) (nodeconfig.Config, error) {
+	file := o.file()
+	cfg, err := nodeconfig.Parse(service, o.args(l, service), io.Discard)
+	if err == nil {
+		o.known.put(service, file, cfg.TCPSockets(service))
+	}
+	return cfg, err
+}
+
+// file returns the content of the configuration file; empty without one.
+func (o Options) file() []byte {
+	content, _ := os.ReadFile(o.ConfigFile) // who parses it reports the error
+	return content
+}
+
+// knownSockets has the sockets of services by the configuration file of its content. To parse it takes a millisecond, and
+// a start needs the sockets of each service three times.
+type knownSockets struct {
+	mu   sync.Mutex
+	file []byte
+	all  map[layout.Service][]sockets.Socket
+}
+
+// get returns the sockets of a service; false if they are not known for a file of this content.
+func (k *knownSockets) get(service layout.Service, file []byte) ([]sockets.Socket, bool) {
+	if k == nil {
+		return nil, false
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	known, ok := k.all[service]
+	return known, ok && bytes.Equal(k.file, file)
+}
+
+// put remembers the sockets of a service for a file of this content, and forgets those of another content.
+func (k *knownSockets) put(service layout.Service, file []byte, all []sockets.Socket) {
+	if k == nil {
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.all == nil || !bytes.Equal(k.file, file) {
+		k.file, k.all = file, map[layout.Service][]sockets.Socket{}
+	}
+	k.all[service] = all
 }
