@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/trace"
@@ -32,7 +33,9 @@ type host struct {
 	// features are the features of the node that it declares.
 	features *nodefeatures.Features
 	// boot is the ID of this boot of the machine.
-	boot     string
+	boot string
+	// alone is the boot time since which this process has the lock, so that no earlier one writes to the runtime.
+	alone    time.Duration
 	logger   *slog.Logger
 	tracer   trace.Tracer
 	registry *prometheus.Registry
@@ -96,7 +99,7 @@ func clientOf(h *host) *clients.PLEG {
 	if peertls.OnNetwork(h.cfg.Peers.PLEG) {
 		return clients.NewRemotePLEG(client, boottime.Now)
 	}
-	return clients.NewPLEG(client)
+	return clients.NewPLEG(client, h.alone)
 }
 
 // endObserver returns the observer of pods that are ending.

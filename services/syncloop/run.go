@@ -71,6 +71,7 @@ func newHost(
 	if err != nil {
 		return nil, err
 	}
+	alone := boottime.Now()
 	parts.OnClose("state directory", held.Release)
 	features, err := nodefeatures.Of(&cfg.Kubelet, buildinfo.Kubernetes())
 	if err != nil {
@@ -104,7 +105,7 @@ func newHost(
 		return nil, err
 	}
 	return &host{
-		cfg: cfg, features: features, boot: boot, logger: tel.Logger, tracer: tel.Tracer, registry: registry,
+		cfg: cfg, features: features, boot: boot, alone: alone, logger: tel.Logger, tracer: tel.Tracer, registry: registry,
 		probeRegistry: prometheus.NewRegistry(), requests: apiclient.NewMetrics(registry),
 		runtime: runtime, calls: calls, peers: peers, health: rpc.NewHealth(),
 		cgroups: podcgroups.NewMachine(cfg.Kubelet.CgroupDriver, clock.RealClock{}),

@@ -116,7 +116,7 @@ func shadowOf(
 	if err != nil {
 		return shadow.Config{}, err
 	}
-	pleg := clients.NewPLEG(lifecyclev1.NewLifecycleServiceClient(peers.pleg))
+	pleg := clients.NewPLEG(lifecyclev1.NewLifecycleServiceClient(peers.pleg), 0)
 	engine := enginev1.NewEngineServiceClient(running)
 	// A shadow ends when it is refused: nobody but its user can mend that.
 	settings.Desired = streamrpc.UntilRefused(clients.ConfigMux(configv1.NewConfigServiceClient(peers.configmux)),

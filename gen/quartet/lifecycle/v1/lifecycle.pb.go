@@ -1313,9 +1313,12 @@ func (x *ListPodStatusesResponse) GetToken() []byte {
 
 // RequestRelistRequest requests a full relist.
 type RequestRelistRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The relist must have begun after this moment, in nanoseconds of the machine's CLOCK_BOOTTIME; 0 is the arrival of
+	// the request. It is for callers on pleg's machine.
+	NewerThanBoottimeNs int64 `protobuf:"varint,1,opt,name=newer_than_boottime_ns,json=newerThanBoottimeNs,proto3" json:"newer_than_boottime_ns,omitempty"`
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
 }
 
 func (x *RequestRelistRequest) Reset() {
@@ -1346,6 +1349,13 @@ func (x *RequestRelistRequest) ProtoReflect() protoreflect.Message {
 // Deprecated: Use RequestRelistRequest.ProtoReflect.Descriptor instead.
 func (*RequestRelistRequest) Descriptor() ([]byte, []int) {
 	return file_quartet_lifecycle_v1_lifecycle_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *RequestRelistRequest) GetNewerThanBoottimeNs() int64 {
+	if x != nil {
+		return x.NewerThanBoottimeNs
+	}
+	return 0
 }
 
 // RequestRelistResponse contains the end of the relist.
@@ -1815,8 +1825,9 @@ const file_quartet_lifecycle_v1_lifecycle_proto_rawDesc = "" +
 	"\x16ListPodStatusesRequest\"l\n" +
 	"\x17ListPodStatusesResponse\x12;\n" +
 	"\bstatuses\x18\x01 \x03(\v2\x1f.quartet.lifecycle.v1.PodStatusR\bstatuses\x12\x14\n" +
-	"\x05token\x18\x02 \x01(\fR\x05token\"\x16\n" +
-	"\x14RequestRelistRequest\"T\n" +
+	"\x05token\x18\x02 \x01(\fR\x05token\"K\n" +
+	"\x14RequestRelistRequest\x123\n" +
+	"\x16newer_than_boottime_ns\x18\x01 \x01(\x03R\x13newerThanBoottimeNs\"T\n" +
 	"\x15RequestRelistResponse\x12;\n" +
 	"\vrelisted_at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"relistedAt\"\x12\n" +

@@ -57,8 +57,10 @@ type LifecycleServiceClient interface {
 	// ListPodStatuses returns the record of all pods in the runtime. Fails with UNAVAILABLE before the first relist has
 	// finished.
 	ListPodStatuses(ctx context.Context, in *ListPodStatusesRequest, opts ...grpc.CallOption) (*ListPodStatusesResponse, error)
-	// RequestRelist requests a full relist, and returns when one that began after the request has finished.
-	// `quartet debug pleg relist` calls it. Fails with DEADLINE_EXCEEDED if the caller's deadline passes first.
+	// RequestRelist returns when a full relist has finished that began after the request, or after the requested moment;
+	// one that has is enough. syncloop calls it at its start, and `quartet debug pleg relist`. Fails with
+	// DEADLINE_EXCEEDED if the caller's deadline passes first, and with INVALID_ARGUMENT if the moment is negative or in
+	// the future.
 	RequestRelist(ctx context.Context, in *RequestRelistRequest, opts ...grpc.CallOption) (*RequestRelistResponse, error)
 	// GetHealth reports whether pleg's observations are reliable. nodestatus calls it to compute the condition Ready, and
 	// syncloop to delay work while the runtime is unhealthy. It never fails while the process lives.
@@ -161,8 +163,10 @@ type LifecycleServiceServer interface {
 	// ListPodStatuses returns the record of all pods in the runtime. Fails with UNAVAILABLE before the first relist has
 	// finished.
 	ListPodStatuses(context.Context, *ListPodStatusesRequest) (*ListPodStatusesResponse, error)
-	// RequestRelist requests a full relist, and returns when one that began after the request has finished.
-	// `quartet debug pleg relist` calls it. Fails with DEADLINE_EXCEEDED if the caller's deadline passes first.
+	// RequestRelist returns when a full relist has finished that began after the request, or after the requested moment;
+	// one that has is enough. syncloop calls it at its start, and `quartet debug pleg relist`. Fails with
+	// DEADLINE_EXCEEDED if the caller's deadline passes first, and with INVALID_ARGUMENT if the moment is negative or in
+	// the future.
 	RequestRelist(context.Context, *RequestRelistRequest) (*RequestRelistResponse, error)
 	// GetHealth reports whether pleg's observations are reliable. nodestatus calls it to compute the condition Ready, and
 	// syncloop to delay work while the runtime is unhealthy. It never fails while the process lives.

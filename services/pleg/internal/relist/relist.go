@@ -119,6 +119,8 @@ type round struct {
 	// beganAt is the start of the last finished relist, beganBoot its boot time, and finishedAt its end.
 	beganAt, finishedAt time.Time
 	beganBoot           time.Duration
+	// runsSince is the boot time of the start of a relist that runs; 0 while none does.
+	runsSince time.Duration
 	// changed is closed and replaced when a relist has finished.
 	changed chan struct{}
 	// syncedBoot is the boot time at which the first relist finished; 0 before that.
@@ -213,12 +215,13 @@ func (r *Relister) close() {
 	r.flights.Wait()
 }
 
-// Request requests a full relist that begins after now, and waits until it has finished.
-func (r *Relister) Request(ctx context.Context) (time.Time, error) {
-	r.mu.Lock()
-	after := r.round.begun
-	r.wake()
-	r.mu.Unlock()
+// Request waits until a full relist has finished that began after newerThan in boot time, and returns its end; 0 is
+// now. It requests one unless one has begun since. It fails with ErrFuture, ErrStopped, or the error of ctx.
+func (r *Relister) Request(ctx context.Context, newerThan time.Duration) (time.Time, error) {
+	after, err := r.tooOld(newerThan)
+	if err != nil {
+		return time.Time{}, err
+	}
 	for {
 		r.mu.Lock()
 		round := r.round
@@ -234,6 +237,23 @@ func (r *Relister) Request(ctx context.Context) (time.Time, error) {
 			return time.Time{}, errors.Join(ctx.Err(), round.err)
 		}
 	}
+}
+
+// tooOld returns the number of the last relist that did not begin after newerThan, and requests the next one if there is
+// none yet.
+func (r *Relister) tooOld(newerThan time.Duration) (number uint64, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case newerThan > r.cfg.BootTime():
+		return 0, ErrFuture
+	case newerThan > 0 && r.round.beganBoot > newerThan:
+		return r.round.finished - 1, nil
+	case newerThan > 0 && r.round.runsSince > newerThan:
+		return r.round.begun - 1, nil // after a failure it is repeated soon
+	}
+	r.wake()
+	return r.round.begun, nil
 }
 
 // Synced is closed when the first relist has finished. From then on, an unrecorded pod is not in the runtime.
@@ -286,7 +306,7 @@ func (r *Relister) retry() {
 // relist lists everything, requests inspections of the pods that differ from the record, and waits a while for them.
 func (r *Relister) relist(ctx context.Context) {
 	began, boot := r.cfg.Clock.Now(), r.cfg.BootTime()
-	r.beginRound(began)
+	r.beginRound(began, boot)
 	all, err := r.listAll(ctx)
 	if ctx.Err() != nil {
 		return
@@ -306,13 +326,14 @@ func (r *Relister) relist(ctx context.Context) {
 }
 
 // beginRound counts a relist, which covers all requests so far.
-func (r *Relister) beginRound(now time.Time) {
+func (r *Relister) beginRound(now time.Time, boot time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if last := r.round.beganAt; !last.IsZero() {
 		r.cfg.Metrics.relistInterval.Observe(now.Sub(last).Seconds())
 	}
 	r.round.begun++
+	r.round.runsSince = boot
 	r.suspect = false
 	select {
 	case <-r.kick:
@@ -323,7 +344,7 @@ func (r *Relister) beginRound(now time.Time) {
 func (r *Relister) failRound(err error) {
 	r.mu.Lock()
 	known := r.round.err != nil && r.round.err.Error() == err.Error()
-	r.round.err = err
+	r.round.err, r.round.runsSince = err, 0
 	r.mu.Unlock()
 	if !known {
 		r.cfg.Logger.Warn("a relist failed, trying again every second", telemetry.KeyError, err)
@@ -337,7 +358,7 @@ func (r *Relister) finishRound(began time.Time, boot time.Duration) {
 		r.cfg.Logger.Info("relisting works again")
 	}
 	first := r.round.finished == 0
-	r.round.finished, r.round.err = r.round.begun, nil
+	r.round.finished, r.round.err, r.round.runsSince = r.round.begun, nil, 0
 	r.round.beganAt, r.round.beganBoot, r.round.finishedAt = began, boot, r.cfg.Clock.Now()
 	r.cfg.Metrics.seen(began)
 	close(r.round.changed)

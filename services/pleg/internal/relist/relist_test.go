@@ -2,6 +2,7 @@ package relist_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -80,7 +81,7 @@ func (r *rig) request() {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(r.t.Context(), 60*time.Second)
 	defer cancel()
-	if _, err := r.Request(ctx); err != nil {
+	if _, err := r.Request(ctx, 0); err != nil {
 		r.t.Fatal(err)
 	}
 }
@@ -173,6 +174,47 @@ func TestARelistLooksOnlyAtWhatHasChanged(t *testing.T) {
 	}
 }
 
+// TestARelistThatIsNewEnoughIsNotRepeated asks for relists since a moment: one that began after it is enough, whether it
+// has finished or still runs.
+func TestARelistThatIsNewEnoughIsNotRepeated(t *testing.T) {
+	fake := fakecri.New(t)
+	r := start(t, fake)
+	r.SetEvented(true)
+	r.request()
+	fake.ResetCalls()
+	begins := boottime.Now()
+	for range 2 {
+		if _, err := r.Request(t.Context(), begins); err != nil || r.fullLists() != 1 {
+			t.Fatalf("%v, and %d lists, want 1", err, r.fullLists())
+		}
+	}
+
+	gate := fake.Hang("ListPodSandbox", "")
+	defer gate.Open()
+	begins = boottime.Now()
+	ended := make(chan error, 2)
+	ask := func() {
+		_, err := r.Request(t.Context(), begins)
+		ended <- err
+	}
+	go ask()
+	eventually.That(t, "the list runs", func() bool { return gate.Waiting() == 1 })
+	go ask()
+	within := boottime.Now()
+	gate.Open()
+	for range 2 {
+		if err := <-ended; err != nil || r.fullLists() != 2 {
+			t.Fatalf("%v, and %d lists, want 2", err, r.fullLists())
+		}
+	}
+	if _, err := r.Request(t.Context(), within); err != nil || r.fullLists() != 3 {
+		t.Errorf("%v, and %d lists, want one that began later", err, r.fullLists())
+	}
+	if _, err := r.Request(t.Context(), boottime.Now()+time.Hour); !errors.Is(err, relist.ErrFuture) {
+		t.Errorf("a moment in the future: %v", err)
+	}
+}
+
 func TestAFailedListIsReportedAndRetried(t *testing.T) {
 	fake := fakecri.New(t)
 	r := start(t, fake)
@@ -182,7 +224,7 @@ func TestAFailedListIsReportedAndRetried(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	finished := make(chan error, 1)
 	go func() {
-		_, err := r.Request(ctx)
+		_, err := r.Request(ctx, 0)
 		finished <- err
 	}()
 	eventually.That(r.t, "the failure shows", func() bool { return r.Progress().Err != nil })

@@ -43,7 +43,7 @@ type Replay struct {
 // NewReplay returns a Replay whose first relist has finished, with an empty record.
 func NewReplay(cfg Config) *Replay {
 	r := New(cfg)
-	r.beginRound(cfg.Clock.Now())
+	r.beginRound(cfg.Clock.Now(), cfg.BootTime())
 	r.finishRound(cfg.Clock.Now(), cfg.BootTime())
 	return &Replay{r: r}
 }
@@ -136,7 +136,7 @@ type Listed struct {
 func (p *Replay) List(ctx context.Context, runtime internalapi.RuntimeService) (*Listed, error) {
 	p.r.runtime = runtime
 	began, boot := p.r.cfg.Clock.Now(), p.r.cfg.BootTime()
-	p.r.beginRound(began)
+	p.r.beginRound(began, boot)
 	all, err := p.r.listAll(ctx)
 	if err != nil {
 		return nil, err

@@ -115,9 +115,13 @@ func (s *Server) ListPodStatuses(
 // RequestRelist implements the RPC.
 func (s *Server) RequestRelist(
 	ctx context.Context,
-	_ *lifecyclev1.RequestRelistRequest,
+	req *lifecyclev1.RequestRelistRequest,
 ) (*lifecyclev1.RequestRelistResponse, error) {
-	at, err := s.relister.Request(ctx)
+	newerThan, err := bootTime(req.GetNewerThanBoottimeNs())
+	if err != nil {
+		return nil, err
+	}
+	at, err := s.relister.Request(ctx, newerThan)
 	if err != nil {
 		return nil, toStatus(err)
 	}

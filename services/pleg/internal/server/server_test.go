@@ -40,7 +40,7 @@ func TestHealthFailsWhenRelistsStop(t *testing.T) {
 			relister.SetEvented(tt.evented)
 			ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 			defer cancel()
-			if _, err := relister.Request(ctx); err != nil {
+			if _, err := relister.Request(ctx, 0); err != nil {
 				t.Fatal(err)
 			}
 			// From here on no relist can end.
@@ -67,7 +67,7 @@ func TestTheShorterLimitBeginsWhenEventsAreLost(t *testing.T) {
 	relister.SetEvented(true)
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
-	if _, err := relister.Request(ctx); err != nil {
+	if _, err := relister.Request(ctx, 0); err != nil {
 		t.Fatal(err)
 	}
 	defer fake.Hang("ListPodSandbox", "").Open()

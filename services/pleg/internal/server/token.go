@@ -36,14 +36,20 @@ func (t tokens) newerThan(req *lifecyclev1.GetPodStatusRequest, arrived time.Dur
 		return arrived, nil
 	case len(token) > 0:
 		return t.parse(token, arrived)
-	case req.GetNewerThanBoottimeNs() < 0:
+	default:
+		return bootTime(req.GetNewerThanBoottimeNs())
+	}
+}
+
+// bootTime returns a time of a caller on this machine.
+func bootTime(nanoseconds int64) (time.Duration, error) {
+	if nanoseconds < 0 {
 		return 0, status.Error(
 			codes.InvalidArgument,
-			"newer_than_boottime_ns is negative: take it from CLOCK_BOOTTIME, or 0 for what is on record",
+			"newer_than_boottime_ns is negative: take it from CLOCK_BOOTTIME, or leave it out",
 		)
-	default:
-		return time.Duration(req.GetNewerThanBoottimeNs()), nil
 	}
+	return time.Duration(nanoseconds), nil
 }
 
 // parse returns the time of a token. One of another process was handed out before the request has arrived.

@@ -26,7 +26,7 @@ func TestALaterConfigmuxIsFollowed(t *testing.T) {
 
 func TestALaterPLEGIsFollowed(t *testing.T) {
 	streamtest.Later(t, "quartet.lifecycle.v1.LifecycleService.WatchEvents", func(conn *grpc.ClientConn) stream.Source[*lifecyclev1.Event] {
-		return clients.NewPLEG(lifecyclev1.NewLifecycleServiceClient(conn)).Events()
+		return clients.NewPLEG(lifecyclev1.NewLifecycleServiceClient(conn), 0).Events()
 	})
 }
 

@@ -18,12 +18,17 @@ import (
 // PLEG is the client of pleg that the loop and the workers use.
 type PLEG struct {
 	client lifecyclev1.LifecycleServiceClient
+	// alone is the boot time since which no earlier process writes to the runtime; 0 if it is unknown.
+	alone time.Duration
 	// marks is for pleg on another machine; nil on this one, where both have the same clock.
 	marks *marks
 }
 
-// NewPLEG returns a client of pleg on this machine.
-func NewPLEG(client lifecyclev1.LifecycleServiceClient) *PLEG { return &PLEG{client: client} }
+// NewPLEG returns a client of pleg on this machine. alone is the boot time since which no earlier process writes to the
+// runtime; 0 if it is unknown.
+func NewPLEG(client lifecyclev1.LifecycleServiceClient, alone time.Duration) *PLEG {
+	return &PLEG{client: client, alone: alone}
+}
 
 // NewRemotePLEG returns a client of pleg on another machine. now is the clock of this one, boottime.Now.
 func NewRemotePLEG(client lifecyclev1.LifecycleServiceClient, now func() time.Duration) *PLEG {
@@ -85,8 +90,10 @@ func networkOf(runtime *lifecyclev1.Runtime) string {
 	return cmp.Or(runtime.GetNetworkReadyMessage(), "the container runtime gives no reason")
 }
 
-// Relist requests a full relist and returns when one has finished that began after the call.
+// Relist returns when a full relist has finished that knows what an earlier process has written to the runtime.
 func (p *PLEG) Relist(ctx context.Context) error {
-	_, err := p.client.RequestRelist(ctx, &lifecyclev1.RequestRelistRequest{})
+	_, err := p.client.RequestRelist(ctx, &lifecyclev1.RequestRelistRequest{
+		NewerThanBoottimeNs: p.alone.Nanoseconds(),
+	})
 	return err
 }

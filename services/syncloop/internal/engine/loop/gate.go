@@ -35,8 +35,8 @@ type gateState struct {
 
 // watchGate checks the health of pleg periodically, and sends the changes to the loop.
 //
-// Before the gate opens for the first time, pleg has relisted once. It then knows the last writes of the previous
-// process, so that no worker overlooks a half-made pod.
+// Before the gate opens for the first time, pleg has relisted once since the previous process has ended. It then knows
+// the last writes of that, so that no worker overlooks a half-made pod.
 func (l *Loop) watchGate(ctx context.Context) error {
 	var last gateState
 	check := &gateCheck{pleg: l.cfg.Pleg}
@@ -78,7 +78,8 @@ func newGateBackoff() wait.Backoff {
 // gateCheck asks pleg for its health. It is for one goroutine.
 type gateCheck struct {
 	pleg Pleg
-	// answers reports whether pleg has answered the last question, and relisted whether it has relisted since the start.
+	// answers reports whether pleg has answered the last question, and relisted whether it has relisted since this process
+	// is alone.
 	answers, relisted bool
 }
 
@@ -100,7 +101,7 @@ func (c *gateCheck) ask(ctx context.Context) gateState {
 	return gateState{up: true, network: network}
 }
 
-// relist has pleg relist, once.
+// relist has pleg relist, once, unless it has since this process is alone.
 func (c *gateCheck) relist(ctx context.Context) error {
 	if c.relisted {
 		return nil
