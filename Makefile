@@ -338,13 +338,15 @@ test-tools: $(TOOLS)/jaeger $(TOOLS)/sample-device-plugin $(TOOLS)/dra-test-driv
 
 # Many tests wait for servers or for a clock, so more packages than processors are tested in parallel.
 UNIT_TESTS_AT_ONCE := $(shell echo $$(($$(nproc) + 1)))
+# Those that take the longest begin first, so that none is left alone at the end.
+UNIT_TESTS_FIRST := $(addprefix ./,services/syncloop/internal/storage/csi services/syncloop conformance services/syncloop/internal/storage/persistentvolumes test/systemdunits services/pleg)
 # A program with the race detector sleeps for a second at its end, so that races on the way are reported. Some tests start
 # hundreds.
 RACE_OPTIONS := atexit_sleep_ms=10
 
 .PHONY: test-unit
 test-unit: packages build $(if $(filter true,$(CI)),$(TOOLS)/gotestsum build-services test-tools) ## Run the tests of every package, with the race detector
-	@export CGO_ENABLED=1 GORACE=$(RACE_OPTIONS); $(call go_test,unit,$(TEST_FLAGS) -race -p $(UNIT_TESTS_AT_ONCE) -timeout 20m,$$(go list ./... | grep -v -e /test/e2e -e /test/conformance -e /test/kubeadm -e /test/nodecluster -e /test/faults -e /test/disks -e /test/chaos -e /test/bench -e /test/dockerhost -e /test/compose -e /test/versions -e /test/vmnode -e /test/machines -e /test/shadow -e '/test/site$$'))
+	@export CGO_ENABLED=1 GORACE=$(RACE_OPTIONS); $(call go_test,unit,$(TEST_FLAGS) -race -p $(UNIT_TESTS_AT_ONCE) -timeout 20m,$(UNIT_TESTS_FIRST) $$(go list ./... | grep -v -e /test/e2e -e /test/conformance -e /test/kubeadm -e /test/nodecluster -e /test/faults -e /test/disks -e /test/chaos -e /test/bench -e /test/dockerhost -e /test/compose -e /test/versions -e /test/vmnode -e /test/machines -e /test/shadow -e '/test/site$$'))
 	@for module in $(TESTED_MODULES); do go -C $$module test $(TEST_FLAGS) -count 1 ./...; done # -count 1: they read files outside of the module
 
 # The first two inspect the whole machine, and the third emulates one, so nothing runs beside them. Of the others those that

@@ -28,7 +28,7 @@ const (
 	// bootTimeout is the time limit until systemd answers. It takes less than a second on an idle machine.
 	bootTimeout = time.Minute
 	// cgroupsTimeout is the time limit for the removal of a machine's cgroups.
-	cgroupsTimeout = 30 * time.Second
+	cgroupsTimeout = 2 * time.Minute
 	// poll is the time between two checks whether it answers.
 	poll = 20 * time.Millisecond
 	// link is the network interface that Connect gives a machine.

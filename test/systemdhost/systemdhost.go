@@ -231,9 +231,23 @@ func (h *host) removeCgroups(t testing.TB) {
 			err = cgroups.RemovePath(filepath.Join(hierarchy, h.name))
 		}
 		if err != nil {
-			t.Errorf("systemdhost: %v", err)
+			t.Errorf("systemdhost: %v%s", err, processesIn(filepath.Join(hierarchy, h.name)))
 		}
 	}
+}
+
+// processesIn describes the processes in a cgroup and its children, a line for each.
+func processesIn(cgroup string) string {
+	var lines strings.Builder
+	pids, err := cgroups.GetAllPids(cgroup)
+	if err != nil {
+		fmt.Fprintf(&lines, "\n%v", err)
+	}
+	for _, pid := range pids {
+		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		fmt.Fprintf(&lines, "\n%d: %s %v", pid, status, err)
+	}
+	return lines.String()
 }
 
 // start starts systemd and waits until it has ended, with the exit code of the test. Its error has the output of the
