@@ -91,8 +91,8 @@ func (o Options) file() []byte {
 	return content
 }
 
-// knownSockets has the sockets of services by the configuration file of its content. To parse it takes a millisecond, and
-// a start needs the sockets of each service three times.
+// knownSockets has the sockets of services by the configuration file of its content. To parse it takes a millisecond,
+// and a start needs the sockets of each service three times.
 type knownSockets struct {
 	mu   sync.Mutex
 	file []byte

@@ -239,8 +239,8 @@ func (r *Relister) Request(ctx context.Context, newerThan time.Duration) (time.T
 	}
 }
 
-// tooOld returns the number of the last relist that did not begin after newerThan, and requests the next one if there is
-// none yet.
+// tooOld returns the number of the last relist that did not begin after newerThan, and requests the next one if there
+// is none yet.
 func (r *Relister) tooOld(newerThan time.Duration) (number uint64, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

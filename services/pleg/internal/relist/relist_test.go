@@ -174,8 +174,8 @@ func TestARelistLooksOnlyAtWhatHasChanged(t *testing.T) {
 	}
 }
 
-// TestARelistThatIsNewEnoughIsNotRepeated asks for relists since a moment: one that began after it is enough, whether it
-// has finished or still runs.
+// TestARelistThatIsNewEnoughIsNotRepeated asks for relists since a moment: one that began after it is enough, whether
+// it has finished or still runs.
 func TestARelistThatIsNewEnoughIsNotRepeated(t *testing.T) {
 	fake := fakecri.New(t)
 	r := start(t, fake)
