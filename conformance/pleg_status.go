@@ -38,7 +38,7 @@ func plegStatusRules() []rule {
 		plegRule("list-foreign", podStatus+".uid",
 			"The pod's UID, name and namespace, from the labels of its sandbox and containers.", aRuntime, plegForeign),
 		plegRule("relist", lifecycle+".RequestRelist",
-			"RequestRelist requests a full relist, and returns when one that began after the request has finished.",
+			"RequestRelist returns when a full relist has finished that began after the request, or after the requested moment",
 			aRuntime, plegRelist),
 		plegRule("health", lifecycle+".GetHealth", "It never fails while the process lives.", nothing, plegHealth),
 	}
