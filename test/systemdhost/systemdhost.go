@@ -24,6 +24,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -224,6 +225,7 @@ func (h *host) removeCgroups(t testing.TB) {
 	t.Helper()
 	// The last processes may take seconds to end on a busy machine: until then their cgroup cannot be removed.
 	deadline := time.Now().Add(cgroupsTimeout)
+	h.thaw()
 	for _, hierarchy := range h.hierarchies {
 		err := cgroups.RemovePath(filepath.Join(hierarchy, h.name))
 		for err != nil && time.Now().Before(deadline) {
@@ -233,6 +235,20 @@ func (h *host) removeCgroups(t testing.TB) {
 		if err != nil {
 			t.Errorf("systemdhost: %v%s", err, processesIn(filepath.Join(hierarchy, h.name)))
 		}
+	}
+}
+
+// thaw lets frozen processes end. A runtime that is killed while it changes a container leaves it frozen, and the
+// freezer of cgroup v1 also keeps a process that is killed.
+func (h *host) thaw() {
+	for _, hierarchy := range h.hierarchies {
+		states := filepath.Join(hierarchy, h.name)
+		_ = filepath.WalkDir(states, func(path string, entry fs.DirEntry, err error) error {
+			if err == nil && entry.Name() == "freezer.state" {
+				_ = os.WriteFile(path, []byte("THAWED"), 0o600) // the removal reports what stays frozen
+			}
+			return nil
+		})
 	}
 }
 
