@@ -225,7 +225,9 @@ func (h *host) removeCgroups(t testing.TB) {
 	t.Helper()
 	// The last processes may take seconds to end on a busy machine: until then their cgroup cannot be removed.
 	deadline := time.Now().Add(cgroupsTimeout)
-	h.thaw()
+	if err := h.thaw(); err != nil {
+		t.Logf("systemdhost: thaw the cgroups: %v", err) // what stays frozen fails the removal
+	}
 	for _, hierarchy := range h.hierarchies {
 		err := cgroups.RemovePath(filepath.Join(hierarchy, h.name))
 		for err != nil && time.Now().Before(deadline) {
@@ -240,17 +242,25 @@ func (h *host) removeCgroups(t testing.TB) {
 
 // thaw lets frozen processes end. A runtime that is killed while it changes a container leaves it frozen, and the
 // freezer of cgroup v1 also keeps a process that is killed.
-func (h *host) thaw() {
-	for _, hierarchy := range h.hierarchies {
-		states := filepath.Join(hierarchy, h.name)
-		_ = filepath.WalkDir(states, func(path string, entry fs.DirEntry, err error) error {
-			if err == nil && entry.Name() == "freezer.state" {
-				_ = os.WriteFile(path, []byte("THAWED"), 0o600) // the removal reports what stays frozen
-			}
+func (h *host) thaw() error {
+	thaw := func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && entry.Name() == "freezer.state" {
+			err = os.WriteFile(path, []byte("THAWED"), 0o600)
+		}
+		if gone(err) {
 			return nil
-		})
+		}
+		return err
 	}
+	var errs []error
+	for _, hierarchy := range h.hierarchies {
+		errs = append(errs, filepath.WalkDir(filepath.Join(hierarchy, h.name), thaw))
+	}
+	return errors.Join(errs...)
 }
+
+// gone reports whether a cgroup is removed already: its files say ENODEV for a moment.
+func gone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENODEV) }
 
 // processesIn describes the processes in a cgroup and its children, a line for each.
 func processesIn(cgroup string) string {

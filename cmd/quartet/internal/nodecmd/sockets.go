@@ -65,8 +65,10 @@ func ofService(service layout.Service, socket sockets.Socket) sockets.Socket {
 // socketsOf returns the sockets of the current configuration file; none if that is wrong, which the service itself
 // reports.
 func (o Options) socketsOf(l layout.Layout, service layout.Service) []sockets.Socket {
-	if known, ok := o.known.get(service, o.file()); ok {
-		return known
+	if file, err := o.file(); err == nil {
+		if known, ok := o.known.get(service, file); ok {
+			return known
+		}
 	}
 	cfg, err := o.parse(l, service)
 	if err != nil {
@@ -77,18 +79,20 @@ func (o Options) socketsOf(l layout.Layout, service layout.Service) []sockets.So
 
 // parse returns the configuration of a service, and remembers its sockets.
 func (o Options) parse(l layout.Layout, service layout.Service) (nodeconfig.Config, error) {
-	file := o.file()
+	file, readErr := o.file()
 	cfg, err := nodeconfig.Parse(service, o.args(l, service), io.Discard)
-	if err == nil {
+	if err == nil && readErr == nil {
 		o.known.put(service, file, cfg.TCPSockets(service))
 	}
 	return cfg, err
 }
 
 // file returns the content of the configuration file; empty without one.
-func (o Options) file() []byte {
-	content, _ := os.ReadFile(o.ConfigFile) // who parses it reports the error
-	return content
+func (o Options) file() ([]byte, error) {
+	if o.ConfigFile == "" {
+		return nil, nil
+	}
+	return os.ReadFile(o.ConfigFile)
 }
 
 // knownSockets has the sockets of services by the configuration file of its content. To parse it takes a millisecond,

@@ -92,7 +92,7 @@ func (e *Ender) End(ctx context.Context, grace map[types.UID]int64) error {
 	})
 }
 
-// eviction returns the end of a pod. One of before counts, although the store may not have it yet.
+// eviction returns the end of a pod. One on record counts, although the store may not have it yet.
 func (e *Ender) eviction(pod *v1.Pod) podstore.Eviction {
 	if known, ok := e.cfg.Book.Get(pod.UID); ok {
 		return known
