@@ -248,7 +248,12 @@ func (p *player) step(ctx context.Context, s *step) error {
 func (p *player) inspect(ctx context.Context, s *step) error {
 	pod := p.segment.pods[s.uid]
 	if s.boot < pod.knownAt {
-		p.relist.Forgo(s.uid) // what was known at the begin is newer
+		// What was known at the begin is newer.
+		if pod.record == nil && pod.known == nil {
+			p.relist.Know(s.uid, nil) // a list before had it
+		} else {
+			p.relist.Forgo(s.uid)
+		}
 		return nil
 	}
 	if s.ended.Sub(s.began) > relist.Overdue {

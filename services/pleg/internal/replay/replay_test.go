@@ -189,3 +189,18 @@ func TestAnInspectionThatHungUntilTheEndIsNotAnEarlierOne(t *testing.T) {
 		t.Errorf("got %+v, want that the first inspection has no recorded event", found)
 	}
 }
+
+// TestAPodThatWasGoneBeforeTheEventsBeganStaysGone has a pod in the first list of a restarted pleg, and its removal
+// before the recorder had pleg's events: its inspection was before that. The next list must not ask for it again.
+func TestAPodThatWasGoneBeforeTheEventsBeganStaysGone(t *testing.T) {
+	s := newScene()
+	s.from = time.Minute
+	s.pods["u"] = &recorded{knownAt: time.Minute + time.Second}
+	s.add("", 0, runtimeWith([]string{"u"}, nil))
+	s.add("u", 100*time.Millisecond, runtimeWith(nil, nil))
+	s.add("", 20*time.Second, runtimeWith(nil, nil))
+	s.add("", 20*time.Second+patience+time.Second, runtimeWith(nil, nil))
+	if found := s.differences(t); len(found) > 0 {
+		t.Errorf("differences: %v", found)
+	}
+}
