@@ -321,12 +321,12 @@ test: test-unit test-e2e ## Run every test
 # "make lint" runs go vet on the tests, too.
 TEST_FLAGS := -vet=off
 
-# $(call go_test,NAME,FLAGS,PACKAGES) tests packages. With CI=true up to two tests that failed, of thousands that wait for
+# $(call go_test,NAME,FLAGS,PACKAGES) tests packages. With CI=true up to four tests that failed, of thousands that wait for
 # processes on a machine that is busy with them, are run once more, each alone. Those that pass then are in
 # $(FLAKY)/NAME, which .ci/run prints at its end. A data race is never run again.
 FLAKY := $(BIN)/flaky
 ifeq ($(CI),true)
-RERUN := --rerun-fails=1 --rerun-fails-max-failures 2 --rerun-fails-run-root-test --rerun-fails-abort-on-data-race
+RERUN := --rerun-fails=1 --rerun-fails-max-failures 4 --rerun-fails-run-root-test --rerun-fails-abort-on-data-race
 go_test = mkdir -p $(FLAKY) && $(TOOLS)/gotestsum --format standard-quiet $(RERUN) --rerun-fails-report $(FLAKY)/$(1) --packages "$(3)" -- $(2)
 else
 go_test = go test $(2) $(3)
