@@ -10,29 +10,34 @@ import (
 )
 
 // Recorded returns the record of each pod, for a recording of the calls that end after it was called. Each is taken
-// when the inspection of the pod that runs now has ended, for which it waits at most until it is overdue: so the record
-// has the results of all inspections of which a call ended earlier. It fails with the error of ctx.
+// when the inspection of the pod that runs now has ended, and the lists of a relist that runs now, for which it waits at
+// most until an inspection is overdue: so the record has the results of all inspections and lists of which a call ended
+// earlier. It fails with the error of ctx.
 func (r *Relister) Recorded(ctx context.Context) ([]*debugv1.PLEGRecord, error) {
 	r.mu.Lock()
 	head := &debugv1.PLEGRecord{
 		TakenBoottimeNs: int64(r.cfg.BootTime()), Synced: r.isSynced(), Continues: r.remembers,
 	}
-	uids, running := slices.Sorted(maps.Keys(r.pods)), map[string]*flight{}
-	for uid, p := range r.pods {
+	uids := slices.Sorted(maps.Keys(r.pods))
+	var running []<-chan struct{}
+	if r.round.listed != nil {
+		running = append(running, r.round.listed)
+	}
+	for _, p := range r.pods {
 		if p.running != nil {
-			running[uid] = p.running
+			running = append(running, p.running.done)
 		}
 	}
 	r.mu.Unlock()
 	limit := r.cfg.Clock.NewTimer(overdue)
 	defer limit.Stop()
 	late := false
-	for _, f := range running {
+	for _, done := range running {
 		if late {
 			break
 		}
 		select {
-		case <-f.done:
+		case <-done:
 		case <-limit.C():
 			late = true
 		case <-ctx.Done():

@@ -1,6 +1,7 @@
 package relist_test
 
 import (
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -47,6 +48,35 @@ func TestARecordHasTheResultOfARunningInspection(t *testing.T) {
 			if before != (uid == "stuck") {
 				t.Errorf("the record of %s is from before the inspections: %v, want %v", uid, before, uid == "stuck")
 			}
+		}
+	})
+}
+
+// TestARecordHasTheResultOfRunningLists takes the record of a restarted pleg while its first lists run. They confirm a
+// pod, which is not inspected.
+func TestARecordHasTheResultOfRunningLists(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, disk, tracer := newWorld(), &storage{}, noop.NewTracerProvider().Tracer("")
+		w.addSandbox("well")
+		before := startProcess(w, disk, tracer)
+		synctest.Wait()
+		before.end()
+		w.hangAll()
+		p := startProcess(w, disk, tracer)
+		defer p.end()
+		synctest.Wait()
+		var healed sync.WaitGroup
+		healed.Go(func() {
+			time.Sleep(relist.Period)
+			w.heal()
+		})
+		all, err := p.Recorded(t.Context())
+		healed.Wait()
+		if err != nil || len(all) != 2 {
+			t.Fatalf("the record is %v, error %v, want a head and a pod", all, err)
+		}
+		if one := all[1].GetPod(); one.GetObserved() == nil || one.GetPublished() != nil {
+			t.Errorf("the pod is %v, want an observation", one)
 		}
 	})
 }

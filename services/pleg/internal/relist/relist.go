@@ -121,6 +121,9 @@ type round struct {
 	beganBoot           time.Duration
 	// runsSince is the boot time of the start of a relist that runs; 0 while none does.
 	runsSince time.Duration
+	// listed is closed when the lists of the last relist have been compared with the record, or have failed; nil before
+	// the first.
+	listed chan struct{}
 	// changed is closed and replaced when a relist has finished.
 	changed chan struct{}
 	// syncedBoot is the boot time at which the first relist finished; 0 before that.
@@ -306,8 +309,13 @@ func (r *Relister) retry() {
 // relist lists everything, requests inspections of the pods that differ from the record, and waits a while for them.
 func (r *Relister) relist(ctx context.Context) {
 	began, boot := r.cfg.Clock.Now(), r.cfg.BootTime()
-	r.beginRound(began, boot)
+	listed := r.beginRound(began, boot)
 	all, err := r.listAll(ctx)
+	var changed []*flight
+	if err == nil && ctx.Err() == nil {
+		changed = r.inspectChanged(all)
+	}
+	close(listed)
 	if ctx.Err() != nil {
 		return
 	}
@@ -316,7 +324,7 @@ func (r *Relister) relist(ctx context.Context) {
 		r.cfg.Metrics.relisted(r.cfg.Clock.Since(began), err)
 		return
 	}
-	r.await(ctx, r.inspectChanged(all))
+	r.await(ctx, changed)
 	if ctx.Err() != nil {
 		return
 	}
@@ -325,20 +333,21 @@ func (r *Relister) relist(ctx context.Context) {
 	r.cfg.Metrics.relisted(r.cfg.Clock.Since(began), nil)
 }
 
-// beginRound counts a relist, which covers all requests so far.
-func (r *Relister) beginRound(now time.Time, boot time.Duration) {
+// beginRound counts a relist, which covers all requests so far. The caller closes listed, see round.
+func (r *Relister) beginRound(now time.Time, boot time.Duration) (listed chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if last := r.round.beganAt; !last.IsZero() {
 		r.cfg.Metrics.relistInterval.Observe(now.Sub(last).Seconds())
 	}
 	r.round.begun++
-	r.round.runsSince = boot
+	r.round.runsSince, r.round.listed = boot, make(chan struct{})
 	r.suspect = false
 	select {
 	case <-r.kick:
 	default:
 	}
+	return r.round.listed
 }
 
 func (r *Relister) failRound(err error) {
