@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	criclient "k8s.io/cri-client/pkg"
@@ -14,7 +15,15 @@ import (
 	"github.com/quartet-node/quartet/internal/cri"
 )
 
-// exec runs a command in the container. The runtime kills it after the timeout, which is a failure.
+// patience is how long after the timeout of a command the runtime may take to answer. It kills the command then, and
+// waits for its end and for its output. With the three attempts it is about what a kubelet waits, two minutes.
+const patience = 30 * time.Second
+
+// errUnanswered is the error of an attempt to which the runtime has not answered.
+var errUnanswered = errors.New("the runtime has not answered")
+
+// exec runs a command in the container. The runtime kills it after the timeout, which is a failure. It fails with
+// errUnanswered if the runtime does not answer even then: it may have lost the command, or hang as a whole.
 func (c *Caller) exec(ctx context.Context, t Target) Answer {
 	runtime, err := c.cfg.Runtime()
 	if err != nil {
@@ -22,7 +31,9 @@ func (c *Caller) exec(ctx context.Context, t Target) Answer {
 	}
 	command := t.Probe.Exec.Command
 	// The client's log would contain the command, which may have secrets.
-	stdout, stderr, err := runtime.ExecSync(cri.Quiet(ctx), t.ContainerID, expand(command, t.Container.Env), t.timeout())
+	bounded, cancel := context.WithTimeout(cri.Quiet(ctx), t.timeout()+patience)
+	defer cancel()
+	stdout, stderr, err := runtime.ExecSync(bounded, t.ContainerID, expand(command, t.Container.Env), t.timeout())
 	output := cut(append(stdout, stderr...))
 	var exit utilexec.CodeExitError
 	switch {
@@ -30,6 +41,9 @@ func (c *Caller) exec(ctx context.Context, t Target) Answer {
 		return success(output)
 	case errors.As(err, &exit):
 		return failure(output)
+	case bounded.Err() != nil:
+		return unknown(fmt.Errorf("command timed out: %q timed out after %s, and for %s more %w",
+			strings.Join(command, " "), t.timeout(), patience, errUnanswered))
 	case errors.Is(err, criclient.ErrCommandTimedOut):
 		// The command in the pod's form, because references may resolve to secrets.
 		return failure(fmt.Sprintf("command timed out: %q timed out after %s", strings.Join(command, " "), t.timeout()))

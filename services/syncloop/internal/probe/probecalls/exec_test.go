@@ -3,9 +3,11 @@ package probecalls_test
 import (
 	"context"
 	"errors"
+	"net"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -13,6 +15,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	internalapi "k8s.io/cri-api/pkg/apis"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	criclient "k8s.io/cri-client/pkg"
 
 	"github.com/quartet-node/quartet/internal/metrics/metricstest"
 	"github.com/quartet-node/quartet/services/syncloop/internal/probe/probecalls"
@@ -143,6 +146,51 @@ func TestARuntimeThatCannotRunACommandSaysNothingOfTheContainer(t *testing.T) {
 	// With the ID, each container would have a separate event.
 	if got, want := e.events(), []string{"web main Unhealthy: Readiness probe errored and resulted in unknown state: no shim for main"}; !slices.Equal(got, want) {
 		t.Errorf("told %q, want %q", got, want)
+	}
+}
+
+// mute is a runtime that does not answer the first calls, as one that has lost the command.
+type mute struct {
+	internalapi.RuntimeService // nothing else is called
+
+	unanswered int
+}
+
+// ExecSync implements the CRI; a client says this when the time of its caller is over.
+func (m *mute) ExecSync(ctx context.Context, _ string, _ []string, _ time.Duration) (stdout, stderr []byte, err error) {
+	if m.unanswered > 0 {
+		m.unanswered--
+		<-ctx.Done()
+		return nil, nil, criclient.ErrCommandTimedOut
+	}
+	return []byte("ok"), nil, nil
+}
+
+// TestACommandThatTheRuntimeHasLostIsRunAgain has failed only if the runtime answers none of three attempts.
+func TestACommandThatTheRuntimeHasLostIsRunAgain(t *testing.T) {
+	lost := `command timed out: "check" timed out after 1s, and for 30s more the runtime has not answered`
+	for _, c := range []struct {
+		unanswered int
+		takes      time.Duration
+		want       want
+	}{
+		{1, 31 * time.Second, want{outcome: probecalls.Success, output: "ok"}},
+		{2, 62 * time.Second, want{outcome: probecalls.Success, output: "ok"}},
+		{3, 93 * time.Second, want{outcome: probecalls.Failure, output: lost}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t)
+			runtime := &mute{unanswered: c.unanswered}
+			r.config.Runtime = func() (internalapi.RuntimeService, error) { return runtime, nil }
+			r.Caller = probecalls.New(r.config)
+			to := target(t, &net.TCPAddr{Port: 80}, v1.ProbeHandler{Exec: &v1.ExecAction{Command: []string{"check"}}})
+			to.Probe.TimeoutSeconds = 1
+			began := time.Now()
+			c.want.check(t, r.Probe(t.Context(), to))
+			if took := time.Since(began); took != c.takes {
+				t.Errorf("with %d calls without an answer it took %v, want %v", c.unanswered, took, c.takes)
+			}
+		})
 	}
 }
 

@@ -154,8 +154,9 @@ func userAgent(version string) string {
 }
 
 // Probe makes a call and returns the result; a call without success is recorded as an event. Each attempt is bounded by
-// the probe's timeoutSeconds; an error of the call itself is retried at once, up to three attempts. After the end of
-// ctx it returns soon with Unknown, which is neither recorded nor counted; ctx needs no deadline.
+// the probe's timeoutSeconds; an error of the call itself is retried at once, up to three attempts. A command to which
+// the runtime answers in none of them has failed. After the end of ctx it returns soon with Unknown, which is neither
+// recorded nor counted; ctx needs no deadline.
 func (c *Caller) Probe(ctx context.Context, t Target) Answer {
 	began := c.cfg.Clock.Now()
 	var answer Answer
@@ -167,6 +168,9 @@ func (c *Caller) Probe(ctx context.Context, t Target) Answer {
 		if answer.Err == nil {
 			break
 		}
+	}
+	if errors.Is(answer.Err, errUnanswered) {
+		answer = failure(answer.Err.Error())
 	}
 	if answer.Err != nil {
 		answer.Output = cut(cri.WithoutIDs(errorText(answer.Err), t.Container.Name))
