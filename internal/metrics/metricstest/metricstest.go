@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
@@ -133,13 +134,30 @@ const (
 	Certificates    = "Certificates"
 )
 
-// Documented compares what a service exposes with sections of docs/reference/metrics.md: it is [Within] them, and
-// [Exposes] all that they have. So every metric has to be there, with all its labels, when this is called: vectors that
+// Documented compares what a service exposes with sections of docs/reference/metrics.md: it is [Within] them, [Exposes]
+// all that they have, and is [WellNamed]. So every metric has to be there, with all its labels, when this is called: vectors that
 // are still empty are not seen.
 func Documented(t testing.TB, from prometheus.Gatherer, sections ...string) {
 	t.Helper()
 	Within(t, from, sections...)
 	Exposes(t, from, sections...)
+	WellNamed(t, from)
+}
+
+// WellNamed fails the test when the linter of Prometheus, that of `promtool check metrics`, objects to a metric of
+// Quartet: to its name, its unit, its type or its help. The others have the names that kubelets and Kubernetes gave them.
+func WellNamed(t testing.TB, from prometheus.Gatherer) {
+	t.Helper()
+	own := slices.DeleteFunc(gather(t, from), func(family *dto.MetricFamily) bool {
+		return !strings.HasPrefix(family.GetName(), "quartet_")
+	})
+	problems, err := promlint.NewWithMetricFamilies(own).Lint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, problem := range problems {
+		t.Errorf("promtool check metrics: %s: %s", problem.Metric, problem.Text)
+	}
 }
 
 // Within fails the test when a metric is exposed that has no row in one of the sections, or a row with another type or
