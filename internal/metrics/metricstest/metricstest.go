@@ -135,8 +135,8 @@ const (
 )
 
 // Documented compares what a service exposes with sections of docs/reference/metrics.md: it is [Within] them, [Exposes]
-// all that they have, and is [WellNamed]. So every metric has to be there, with all its labels, when this is called: vectors that
-// are still empty are not seen.
+// all that they have, and is [WellNamed]. So every metric has to be there, with all its labels, when this is called:
+// vectors that are still empty are not seen.
 func Documented(t testing.TB, from prometheus.Gatherer, sections ...string) {
 	t.Helper()
 	Within(t, from, sections...)
@@ -145,7 +145,7 @@ func Documented(t testing.TB, from prometheus.Gatherer, sections ...string) {
 }
 
 // WellNamed fails the test when the linter of Prometheus, that of `promtool check metrics`, objects to a metric of
-// Quartet: to its name, its unit, its type or its help. The others have the names that kubelets and Kubernetes gave them.
+// Quartet: to its name, its unit, its type or its help. The others have the names of kubelets and Kubernetes.
 func WellNamed(t testing.TB, from prometheus.Gatherer) {
 	t.Helper()
 	own := slices.DeleteFunc(gather(t, from), func(family *dto.MetricFamily) bool {

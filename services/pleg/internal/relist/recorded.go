@@ -10,8 +10,8 @@ import (
 )
 
 // Recorded returns the record of each pod, for a recording of the calls that end after it was called. Each is taken
-// when the inspection of the pod that runs now has ended, and the lists of a relist that runs now, for which it waits at
-// most until an inspection is overdue: so the record has the results of all inspections and lists of which a call ended
+// when the inspection of the pod that runs now has ended, and the lists of a relist that runs now. It waits for them at
+// most until an inspection is overdue. So the record has the results of all inspections and lists of which a call ended
 // earlier. It fails with the error of ctx.
 func (r *Relister) Recorded(ctx context.Context) ([]*debugv1.PLEGRecord, error) {
 	r.mu.Lock()
