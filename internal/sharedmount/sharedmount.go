@@ -120,7 +120,8 @@ func look(path string) (dir string, at *mountinfo.Info, bound bool, err error) {
 	if dir, err = filepath.EvalSymlinks(path); err != nil {
 		return "", nil, false, fmt.Errorf("resolving %s: %w", path, err)
 	}
-	mounts, err := mountsOf(mountinfo.ParentsFilter(dir))
+	id := mountID(dir)
+	mounts, err := mountsOf(until(id, dir))
 	if err != nil {
 		return "", nil, false, err
 	}
@@ -132,6 +133,9 @@ func look(path string) (dir string, at *mountinfo.Info, bound bool, err error) {
 			at = mount
 		}
 	}
+	if known := byID[id]; known != nil {
+		at = known
+	}
 	if at == nil {
 		return "", nil, false, fmt.Errorf("/proc/thread-self/mountinfo shows no mount of %s", dir)
 	}
@@ -141,4 +145,35 @@ func look(path string) (dir string, at *mountinfo.Info, bound bool, err error) {
 	}
 	rel, err := filepath.Rel(below.Mountpoint, dir)
 	return dir, at, err == nil && at.Root == filepath.Join(below.Root, rel), nil
+}
+
+// mountID returns the ID of the mount that contains a directory; 0 if the kernel does not say it, as before Linux 5.8.
+func mountID(dir string) int {
+	var stat unix.Statx_t
+	err := unix.Statx(unix.AT_FDCWD, dir, unix.AT_SYMLINK_NOFOLLOW, unix.STATX_MNT_ID, &stat)
+	if err != nil || stat.Mask&unix.STATX_MNT_ID == 0 {
+		return 0
+	}
+	return int(stat.Mnt_id) //nolint:gosec // the kernel's IDs of mounts in mountinfo are ints
+}
+
+// until returns a filter for the mounts that may contain a directory. It ends the reading at the mount with an ID, or,
+// if that is on the directory itself, when the one below it is known, too. A table with many pods is long, and most of
+// it is theirs.
+func until(id int, dir string) mountinfo.FilterFunc {
+	contains := mountinfo.ParentsFilter(dir)
+	seen, found, below := map[int]bool{}, false, 0
+	return func(m *mountinfo.Info) (skip, stop bool) {
+		if skip, _ = contains(m); skip {
+			return true, false
+		}
+		seen[m.ID] = true
+		if m.ID == id {
+			found, below = true, m.Parent
+			if m.Mountpoint != dir {
+				return false, true
+			}
+		}
+		return false, found && seen[below]
+	}
 }

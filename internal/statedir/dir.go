@@ -52,11 +52,12 @@ func IsReadOnly(dir string) bool {
 	if unix.Stat(dir, &file) != nil {
 		return false
 	}
-	failed, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) {
+	// The first mount of the disk is enough, since all have its options. With many pods the table is long.
+	mounts, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) {
 		onDisk := unix.Mkdev(uint32(m.Major), uint32(m.Minor)) == file.Dev //nolint:gosec // numbers of the kernel
-		return !onDisk || !HasFailed(m), false
+		return !onDisk, onDisk
 	})
-	return err == nil && len(failed) > 0
+	return err == nil && slices.ContainsFunc(mounts, HasFailed)
 }
 
 // HasFailed reports whether the file system of a mount is read-only since an error. Since Linux 6.15 ext4 shows that
