@@ -160,6 +160,7 @@ func construct(ctx context.Context, h *host, parts *components.Group) error {
 	if err != nil {
 		return err
 	}
+	addresses.Detect() // unless the manager has read those of the last Node
 	pleg := clientOf(h)
 	workers := podworkers.NewPool(ctx, podworkers.Config{
 		Runtime: manager, Observer: pleg, EndObserver: endObserver(ctx, h, pleg),

@@ -1,6 +1,7 @@
 // Package hostips provides the addresses of the node, for the status of pods, for pods on the host's network and for
-// the downward API. They are from the Node that nodestatus sends. Until the first Node arrives, they are those of
-// --node-ip or detected ones. If nodestatus stops, the last known addresses stay.
+// the downward API. They are from the Node that nodestatus sends. Until the first Node arrives, they are those that the
+// previous process has stored, or else those of --node-ip or detected ones. If nodestatus stops, the last known
+// addresses stay.
 package hostips
 
 import (
@@ -56,11 +57,22 @@ type addresses struct {
 	fromNode bool
 }
 
-// New returns Addresses. guess reads the addresses of the machine; only New and Run call it.
+// New returns Addresses, of which none is known. guess reads the addresses of the machine; only Detect and Run call it.
 func New(guess func() []string) *Addresses {
 	a := &Addresses{guess: guess}
-	a.known.Store(&addresses{ips: guess()})
+	a.known.Store(&addresses{})
 	return a
+}
+
+// Detect reads the addresses of the machine, unless some are known: that may ask a name server, and lists the
+// interfaces of all pods.
+func (a *Addresses) Detect() {
+	if len(a.Get()) > 0 {
+		return
+	}
+	if ips := a.guess(); len(ips) > 0 {
+		a.set(addresses{ips: ips})
+	}
 }
 
 // Get returns the addresses, the primary one first; nil if none is known.
@@ -112,9 +124,7 @@ func (a *Addresses) Run(ctx context.Context, clk clock.WithTicker) error {
 			return ctx.Err()
 		case <-ticker.C():
 		}
-		if ips := a.guess(); len(ips) > 0 {
-			a.set(addresses{ips: ips})
-		}
+		a.Detect()
 	}
 	return nil
 }

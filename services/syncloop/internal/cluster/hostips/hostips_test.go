@@ -42,6 +42,7 @@ func TestAddressesOfANode(t *testing.T) {
 func TestTheLastAddressesStayAndTheNodesWordWins(t *testing.T) {
 	var reported [][]string
 	a := hostips.New(func() []string { return []string{"192.0.2.9"} })
+	a.Detect()
 	a.OnChange(func(ips []string) { reported = append(reported, ips) })
 	a.Learn(node(internal("192.0.2.1"), internal("2001:db8::1")))
 	a.Learn(node(internal("192.0.2.1"), internal("2001:db8::1")))
@@ -50,6 +51,20 @@ func TestTheLastAddressesStayAndTheNodesWordWins(t *testing.T) {
 	want := [][]string{{"192.0.2.9"}, {"192.0.2.1", "2001:db8::1"}, {"192.0.2.2"}}
 	if !slices.EqualFunc(reported, want, slices.Equal) || !slices.Equal(a.Get(), want[2]) {
 		t.Errorf("reported %q, want %q; now %q", reported, want, a.Get())
+	}
+}
+
+// TestStoredAddressesNeedNoDetection has the addresses of the last Node from the start. A detection may wait for a name
+// server, and takes longer with each pod.
+func TestStoredAddressesNeedNoDetection(t *testing.T) {
+	a := hostips.New(func() []string {
+		t.Error("the addresses of the machine were read")
+		return nil
+	})
+	a.Take([]string{"192.0.2.1"})
+	a.Detect()
+	if err := a.Run(t.Context(), clock.RealClock{}); err != nil || !slices.Equal(a.Get(), []string{"192.0.2.1"}) {
+		t.Errorf("Get() = %q (%v), want the stored address", a.Get(), err)
 	}
 }
 

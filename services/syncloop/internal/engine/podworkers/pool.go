@@ -126,6 +126,7 @@ type Pool struct {
 	process context.Context //nolint:containedctx // it is what every worker lives under, named so in the package's comment
 	running sync.WaitGroup
 	due     *Due
+	looks   *looks
 
 	mu      sync.Mutex
 	workers map[types.UID]*worker
@@ -167,7 +168,7 @@ func NewPool(process context.Context, cfg Config) *Pool {
 		cfg.EndObserver = cfg.Observer
 	}
 	p := &Pool{
-		cfg: cfg, process: process, due: NewDue(),
+		cfg: cfg, process: process, due: NewDue(), looks: &looks{clock: cfg.Clock},
 		workers: map[types.UID]*worker{}, names: map[types.NamespacedName]types.UID{},
 		waiting: map[types.NamespacedName][]waiter{}, written: map[types.UID]write{},
 	}

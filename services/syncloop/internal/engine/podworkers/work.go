@@ -57,6 +57,7 @@ func (w *worker) sync(ctx context.Context, cause Cause) outcome {
 	if cause.Kind == CauseSeen && !w.newer(cfg.Statuses.Observed(w.uid)) {
 		return outcome{after: settleDelay, skipped: true}
 	}
+	defer w.begin(ctx)()
 	ctx, span := w.span(ctx, "pod.sync", cause)
 	defer span.End()
 	begun := cfg.Clock.Now()
