@@ -11,6 +11,7 @@ import (
 	"k8s.io/utils/clock"
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
+	"github.com/quartet-node/quartet/internal/podset"
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/podview"
 )
 
@@ -114,10 +115,12 @@ func (w *worker) isPressed() bool {
 	return w.pending != nil && w.pending.Cause.Kind >= CauseLost
 }
 
-// isSettled reports whether all containers of a pod run.
+// isSettled reports whether all containers and sidecars of a pod run.
 func isSettled(pod *v1.Pod, observed *lifecyclev1.PodStatus) bool {
 	sandbox := podview.Sandbox(observed)
-	return podview.Ready(sandbox) && !slices.ContainsFunc(pod.Spec.Containers, func(c v1.Container) bool {
+	missing := func(c v1.Container) bool {
 		return !podview.Running(podview.LatestIn(observed, c.Name, sandbox.GetId()))
-	})
+	}
+	return podview.Ready(sandbox) && !slices.ContainsFunc(pod.Spec.Containers, missing) &&
+		!slices.ContainsFunc(pod.Spec.InitContainers, func(c v1.Container) bool { return podset.IsSidecar(&c) && missing(c) })
 }

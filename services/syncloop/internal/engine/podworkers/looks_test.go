@@ -32,7 +32,8 @@ type restarted struct {
 // lookTime is how long the sync of a pod that runs takes.
 const lookTime = 10 * time.Millisecond
 
-// afterRestart makes the pool in a bubble of package synctest, and wants the pods, whose names are their UIDs.
+// afterRestart makes the pool in a bubble of package synctest, and wants the pods, whose names are their UIDs. The
+// container of "ended" has ended, and that of "sidecar" runs without its sidecar.
 func afterRestart(t *testing.T, running ...string) *restarted {
 	t.Helper()
 	node := fakenode.New()
@@ -56,6 +57,12 @@ func afterRestart(t *testing.T, running ...string) *restarted {
 	for _, name := range running {
 		pod := fakenode.Pod(name, name, v1.RestartPolicyAlways)
 		node.Run(pod)
+		switch name {
+		case "ended":
+			node.Exit(pod.UID, 1)
+		case "sidecar":
+			pod.Spec.InitContainers = []v1.Container{{Name: "proxy", RestartPolicy: new(v1.ContainerRestartPolicyAlways)}}
+		}
 		observed, err := node.GetPodStatus(t.Context(), pod.UID, 0)
 		if err != nil {
 			t.Fatal(err)
@@ -120,20 +127,31 @@ func TestAStartThatTakesLongDelaysNoLookByMoreThanASecond(t *testing.T) {
 // wait. Events that change nothing, and other pods, let them wait.
 func TestALookThatWaitsIsDoneWhenItIsNeeded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := afterRestart(t, "changed", "ended", "probed", "removed", "seen")
+		r := afterRestart(t, "changed", "lost", "probed", "removed", "seen")
 		if got, _ := r.synced(500 * time.Millisecond); !slices.Equal(got, []string{"new"}) {
 			t.Fatalf("while a pod is started, %q were synced, want it alone", got)
 		}
 		r.pool.Poke("seen", podworkers.Cause{Kind: podworkers.CauseSeen})
 		r.pool.Poke("probed", podworkers.Cause{Kind: podworkers.CauseProbe})
-		r.pool.Poke("ended", podworkers.Cause{Kind: podworkers.CauseLost})
+		r.pool.Poke("lost", podworkers.Cause{Kind: podworkers.CauseLost})
 		r.want(fakenode.Pod("changed", "changed", v1.RestartPolicyAlways))
 		r.remove("removed", podworkers.End{})
-		if got, _ := r.synced(600 * time.Millisecond); !slices.Equal(got, []string{"changed", "ended", "new"}) {
+		if got, _ := r.synced(600 * time.Millisecond); !slices.Equal(got, []string{"changed", "lost", "new"}) {
 			t.Errorf("%q were synced, want those that need it", got)
 		}
 		if calls := r.node.Calls(); !slices.Contains(calls, "clean removed") {
 			t.Errorf("the removed pod is still there, the calls are %q", calls)
+		}
+	})
+}
+
+// TestAPodOfWhichSomethingHasEndedDoesNotWait has a pod whose container runs and whose sidecar has none.
+func TestAPodOfWhichSomethingHasEndedDoesNotWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := afterRestart(t, "ended", "sidecar", "whole")
+		got, _ := r.synced(500 * time.Millisecond)
+		if !slices.Equal(got, []string{"ended", "new", "sidecar"}) {
+			t.Errorf("while a pod is started, %q were synced, want those of which something does not run", got)
 		}
 	})
 }
