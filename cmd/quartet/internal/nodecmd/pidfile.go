@@ -17,7 +17,7 @@ func writePID(l layout.Layout) error {
 		if err := os.MkdirAll(l.PIDDir(), dirMode); err != nil {
 			return err
 		}
-		return statedir.WriteFileAtomic(l.PIDFile(Name), fmt.Appendf(nil, "%d\n", os.Getpid()), pidFileMode)
+		return statedir.ReplaceFile(l.PIDFile(Name), fmt.Appendf(nil, "%d\n", os.Getpid()), pidFileMode)
 	})
 }
 

@@ -44,6 +44,8 @@ type Process struct {
 	Guard func(ctx context.Context, process *os.Process)
 	// FinalExit is the exit code that means that a restart is pointless: Serve then fails with a FinalError. 0 means none.
 	FinalExit int
+
+	turn turn
 }
 
 // FinalError is the error of a process that must not be restarted.
@@ -72,6 +74,8 @@ func (p *Process) Serve(ctx context.Context) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 
+	p.turn.await(ctx)
+	defer p.turn.end()
 	out := p.Output.Prefixed(p.Name)
 	cmd := exec.CommandContext(ctx, p.Path, p.Args...)
 	cmd.Env, cmd.Stdout, cmd.Stderr = p.Env, out, out
@@ -89,10 +93,12 @@ func (p *Process) Serve(ctx context.Context) error {
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("starting %s: %w", p.Name, err)
 	}
+	p.turn.end()
 	unguard := p.guard(ctx, cmd.Process)
 	if err := p.writePID(cmd.Process.Pid); err != nil && p.Logger != nil {
 		p.Logger.Warn("cannot write a PID file", "process", p.Name, "error", err)
 	}
+	p.turn.awaitAll(ctx)
 	err := cmd.Wait()
 	unguard()
 	out.Flush()
@@ -134,7 +140,7 @@ func (p *Process) writePID(pid int) error {
 		return nil
 	}
 	return statedir.Inform(func() error {
-		return statedir.WriteFileAtomic(p.PIDFile, fmt.Appendf(nil, "%d\n", pid), pidFileMode)
+		return statedir.ReplaceFile(p.PIDFile, fmt.Appendf(nil, "%d\n", pid), pidFileMode)
 	})
 }
 

@@ -32,7 +32,7 @@ type Service interface {
 
 // Config holds the parameters of Run.
 type Config struct {
-	// Services are started together and supervised separately.
+	// Services are started together and supervised separately. Those that are a *Process start in order.
 	Services []Service
 	// Logger logs each end of a service with its reason.
 	Logger *slog.Logger
@@ -55,6 +55,7 @@ func Run(ctx context.Context, cfg Config) error {
 		EventHook: hook(cfg.Logger, cfg.Backoff),
 		Timeout:   cfg.StopTimeout,
 	})
+	inTurn(processesOf(cfg.Services))
 	for _, service := range cfg.Services {
 		each := suture.New(service.String(), suture.Spec{
 			FailureThreshold: quickRestarts,
@@ -80,6 +81,15 @@ func Run(ctx context.Context, cfg Config) error {
 		errs = append(errs, fmt.Errorf("%s has not ended within %v", unstopped.Name, cfg.StopTimeout))
 	}
 	return errors.Join(errs...)
+}
+
+func processesOf(services []Service) (processes []*Process) {
+	for _, service := range services {
+		if p, ok := service.(*Process); ok {
+			processes = append(processes, p)
+		}
+	}
+	return processes
 }
 
 // final wraps a service whose FinalError ends all services.
