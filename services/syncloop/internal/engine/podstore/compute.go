@@ -1,10 +1,10 @@
 package podstore
 
 import (
+	"bytes"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
@@ -14,8 +14,8 @@ import (
 	seen "github.com/quartet-node/quartet/services/syncloop/internal/pod/podview"
 )
 
-// compute computes the status of a pod. If the status differs from the last one, or changed is true because something
-// else in the published pod has changed, it reports the pod to the API server, publishes it, and returns true. Called
+// compute computes the status of a pod. If the pod differs from the published one, or changed is true because something
+// else in the message has changed, it reports the pod to the API server, publishes it, and returns true. Called
 // with mu held; it works in memory only.
 func (s *Store) compute(uid types.UID, changed bool) bool {
 	e := s.entries[uid]
@@ -69,7 +69,10 @@ func (s *Store) compute(uid types.UID, changed bool) bool {
 	// The cluster writes these. The status has them for those who look up the claims of a pod.
 	status.ResourceClaimStatuses = e.pod.Status.ResourceClaimStatuses
 	status.ExtendedResourceClaimStatus = e.pod.Status.ExtendedResourceClaimStatus
-	if !changed && equality.Semantic.DeepEqual(&e.status, &status) {
+	pod := *e.pod
+	pod.Status = status
+	data, err := pod.Marshal()
+	if err == nil && !changed && bytes.Equal(data, e.published) {
 		return false
 	}
 	before := e.status
@@ -78,11 +81,11 @@ func (s *Store) compute(uid types.UID, changed bool) bool {
 	ready := isReady(&status)
 	e.readyTraced = e.readyTraced && ready
 	s.report(e)
-	data, err := withStatus(e).Marshal()
 	if err != nil { // unreachable: the pod was decoded from bytes
 		s.cfg.Logger.Error("cannot publish a pod", "pod", e.pod.Namespace+"/"+e.pod.Name, "error", err)
 		return true
 	}
+	e.published = data
 	s.level.Put(string(uid), &enginev1.Pod{
 		Pod: data, Source: e.source, WorkerState: e.state.Proto(), Traceparent: e.traceparent,
 	})

@@ -141,6 +141,8 @@ type entry struct {
 	// last is the last status of a pod whose ended containers are removed; nil for other pods.
 	last   *v1.PodStatus
 	status v1.PodStatus
+	// published is the encoded pod in the last message; nil if there was none.
+	published []byte
 	// readyTraced is true while the pod is ready and a trace has ended with that.
 	readyTraced bool
 	start       start
