@@ -32,7 +32,7 @@ func newImageCollector(
 		Calls:   cri.NewCaller(h.tracer, kubelet.ImageServiceEndpoint),
 		Metrics: imagegc.NewMetrics(h.registry), Events: events, Left: manager.Images().Left,
 	})
-	parts.Run("image garbage", collector.Run)
+	parts.Run("image garbage", later(clock.RealClock{}, collector.Run))
 	return collector
 }
 

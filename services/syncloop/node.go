@@ -36,14 +36,14 @@ func watchMachine(
 	})
 	parts.Run("node addresses", func(ctx context.Context) error { return addresses.Run(ctx, clock.RealClock{}) })
 	killed := oom.NewMetrics(h.registry)
-	parts.Run("OOM kills", func(ctx context.Context) error {
+	parts.Run("OOM kills", later(clock.RealClock{}, func(ctx context.Context) error {
 		oom.Run(ctx, oom.Config{
 			Open: func() (oom.Log, error) { return oom.OpenLog(oom.Device) },
 			File: filepath.Join(h.cfg.StateDir, "oom-told.json"), Boot: h.boot, Now: sinceBoot,
 			Events: events, Logger: h.logger, Metrics: killed,
 		})
 		return nil // the process goes on without the kernel's log
-	})
+	}))
 	if *h.cfg.Kubelet.MakeIPTablesUtilChains {
 		parts.Run("iptables chains", iptableschains.New(iptableschains.Exec, clock.RealClock{}, h.logger).Run)
 	}
