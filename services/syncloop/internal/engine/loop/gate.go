@@ -179,6 +179,7 @@ func (l *Loop) progress() {
 
 // release gives the held work to the workers, the oldest pods first.
 func (l *Loop) release(held map[types.UID]podworkers.Cause) {
+	defer l.cfg.Workers.Together()()
 	for _, uid := range l.oldestFirst(maps.Keys(held)) {
 		cause := held[uid]
 		if cause.Kind == podworkers.CauseConfig && l.desired[uid] != nil {

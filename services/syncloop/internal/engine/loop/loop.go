@@ -92,6 +92,7 @@ type Pleg interface {
 type Workers interface {
 	Want(pod *v1.Pod, cause podworkers.Cause, end *podworkers.End)
 	EndAndWant(pod *v1.Pod, cause podworkers.Cause)
+	Together() (end func())
 	Poke(uid types.UID, cause podworkers.Cause)
 	End(uid types.UID, cause podworkers.Cause, end podworkers.End) bool
 	Has(uid types.UID) bool

@@ -32,8 +32,7 @@ type restarted struct {
 // lookTime is how long the sync of a pod that runs takes.
 const lookTime = 10 * time.Millisecond
 
-// afterRestart makes the pool in a bubble of package synctest, and wants the pods, whose names are their UIDs. The
-// container of "ended" has ended, and that of "sidecar" runs without its sidecar.
+// afterRestart makes the pool in a bubble of package synctest, and wants the pod "new" and then the others.
 func afterRestart(t *testing.T, running ...string) *restarted {
 	t.Helper()
 	node := fakenode.New()
@@ -55,22 +54,29 @@ func afterRestart(t *testing.T, running ...string) *restarted {
 	r.want(fakenode.Pod("new", "new", v1.RestartPolicyAlways))
 	synctest.Wait() // it is being started
 	for _, name := range running {
-		pod := fakenode.Pod(name, name, v1.RestartPolicyAlways)
-		node.Run(pod)
-		switch name {
-		case "ended":
-			node.Exit(pod.UID, 1)
-		case "sidecar":
-			pod.Spec.InitContainers = []v1.Container{{Name: "proxy", RestartPolicy: new(v1.ContainerRestartPolicyAlways)}}
-		}
-		observed, err := node.GetPodStatus(t.Context(), pod.UID, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.store.Observe(pod.UID, observed)
-		r.want(pod)
+		r.wantRunning(t, name)
 	}
 	return r
+}
+
+// wantRunning wants a pod that an earlier process has started; its name is its UID. The container of "ended" has ended,
+// and that of "sidecar" runs without its sidecar.
+func (r *restarted) wantRunning(t *testing.T, name string) {
+	t.Helper()
+	pod := fakenode.Pod(name, name, v1.RestartPolicyAlways)
+	r.node.Run(pod)
+	switch name {
+	case "ended":
+		r.node.Exit(pod.UID, 1)
+	case "sidecar":
+		pod.Spec.InitContainers = []v1.Container{{Name: "proxy", RestartPolicy: new(v1.ContainerRestartPolicyAlways)}}
+	}
+	observed, err := r.node.GetPodStatus(t.Context(), pod.UID, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.store.Observe(pod.UID, observed)
+	r.want(pod)
 }
 
 func (r *restarted) enter(uid types.UID) (leave func()) {
@@ -119,6 +125,22 @@ func TestAStartThatTakesLongDelaysNoLookByMoreThanASecond(t *testing.T) {
 		r := afterRestart(t, "a", "b", "c")
 		if got, _ := r.synced(1050 * time.Millisecond); len(got) != 4 {
 			t.Errorf("beside a start that hangs, %q were synced, want all", got)
+		}
+	})
+}
+
+func TestNoPodIsLookedAtWhileOthersAreDispatched(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := afterRestart(t)
+		r.release()
+		end := r.pool.Together()
+		r.wantRunning(t, "a")
+		if got, _ := r.synced(500 * time.Millisecond); !slices.Equal(got, []string{"new"}) {
+			t.Errorf("before all are dispatched, %q were synced", got)
+		}
+		end()
+		if got, _ := r.synced(600 * time.Millisecond); !slices.Equal(got, []string{"a", "new"}) {
+			t.Errorf("after that, %q were synced, want all", got)
 		}
 	})
 }

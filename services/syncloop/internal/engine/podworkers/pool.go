@@ -212,6 +212,10 @@ func (p *Pool) want(pod *v1.Pod, cause Cause, end *End) {
 	p.start(name, pod.UID, u)
 }
 
+// Together begins the dispatch of many pods, and returns the function that ends it. Until then no pod that runs is
+// looked at, because another one of them may be urgent.
+func (p *Pool) Together() (end func()) { return p.looks.work() }
+
 // Poke gives a worker a cause to work. It is a no-op for a pod without a worker.
 func (p *Pool) Poke(uid types.UID, cause Cause) {
 	if w := p.worker(uid); w != nil {
