@@ -12,6 +12,8 @@ import (
 const (
 	// deaths is the most containers of a turn that are killed.
 	deaths = 10
+	// restarts is how often the agent of a turn is killed and started again. Single ones differ by a half.
+	restarts = 5
 	// pollReady is the interval of requests for /pods when one container has started.
 	pollReady = 5 * time.Millisecond
 )
@@ -78,22 +80,26 @@ func (r *podRig) nodeTurn(
 	if t.Death, err = r.nodeDeaths(ctx, w, set); err != nil {
 		return t, fmt.Errorf("killed containers: %w", err)
 	}
-	if err := a.kill(); err != nil {
-		return t, err
+	sets, seconds := []podSet{set}, []float64{}
+	for range restarts {
+		if err := a.kill(); err != nil {
+			return t, err
+		}
+		begin := time.Now()
+		if a, err = r.start(name, program, pods); err != nil {
+			return t, err
+		}
+		last, ready, err := r.newPod(ctx, w, a)
+		if err != nil {
+			return t, fmt.Errorf("a new pod after the restart: %w", err)
+		}
+		sets, seconds = append(sets, last), append(seconds, ready.Sub(begin).Seconds())
+		if err := rest(ctx, settleTime); err != nil {
+			return t, err
+		}
 	}
-	begin := time.Now()
-	if a, err = r.start(name, program, pods); err != nil {
-		return t, err
-	}
-	last, ready, err := r.newPod(ctx, w, a)
-	if err != nil {
-		return t, fmt.Errorf("a new pod after the restart: %w", err)
-	}
-	t.Restart = ready.Sub(begin).Seconds()
-	if err := rest(ctx, settleTime); err != nil {
-		return t, err
-	}
-	if t.Gone, err = r.takeAway(ctx, set, last); err != nil {
+	t.Restart = figures.Median(seconds)
+	if t.Gone, err = r.takeAway(ctx, sets...); err != nil {
 		return t, err
 	}
 	// Nor the folders and cgroups of its pods.
@@ -223,12 +229,16 @@ func (r *podRig) bareTurn(ctx context.Context, pods int) (t figures.Turn, err er
 	if t.Death, err = r.bareDeaths(ctx, sandboxes[:min(deaths, pods)]); err != nil {
 		return t, fmt.Errorf("killed containers: %w", err)
 	}
-	begin := time.Now()
-	another, err := r.barePod(ctx, r.cri, pods)
-	if err != nil {
-		return t, fmt.Errorf("one more pod: %w", err)
+	seconds = seconds[:0]
+	for i := range restarts {
+		begin := time.Now()
+		another, err := r.barePod(ctx, r.cri, pods+i)
+		if err != nil {
+			return t, fmt.Errorf("one more pod: %w", err)
+		}
+		sandboxes, seconds = append(sandboxes, another), append(seconds, time.Since(begin).Seconds())
 	}
-	t.Restart = time.Since(begin).Seconds()
-	t.Gone, err = r.bareStop(ctx, append(sandboxes, another))
+	t.Restart = figures.Median(seconds)
+	t.Gone, err = r.bareStop(ctx, sandboxes)
 	return t, err
 }

@@ -51,7 +51,7 @@ type Turn struct {
 	// It is the median of at most ten containers, one after another.
 	Death float64 `json:"deathSeconds"`
 	// Restart is from the kill of the node's processes, which are started again at once, until a new pod is Ready; with
-	// bare calls it is the start of one more pod.
+	// bare calls it is the start of one more pod. It is the median of five.
 	Restart float64 `json:"restartSeconds"`
 	// Gone is from the removal of the manifests until nothing of the pods runs.
 	Gone float64 `json:"goneSeconds"`
