@@ -150,11 +150,13 @@ func newManager(
 	if err := os.WriteFile(resolvConf, []byte("nameserver 198.51.100.53\n"), 0o600); err != nil {
 		return nil, err
 	}
+	addresses := hostips.New(func() []string { return []string{"198.51.100.1"} })
+	addresses.Detect()
 	return executor.New(executor.Config{
 		Runtime: func() (internalapi.RuntimeService, error) { return runtimeService{m: s.machine}, nil },
 		Images:  func() (internalapi.ImageManagerService, error) { return imageService{m: s.machine}, nil },
 		Clock:   clock.RealClock{}, Logger: slog.New(slog.DiscardHandler), Events: recorder, Endings: ends, Resizes: promises,
-		NodeName: "node", HostIPs: hostips.New(func() []string { return []string{"198.51.100.1"} }),
+		NodeName: "node", HostIPs: addresses,
 		Objects: configobjects.None{}, RuntimeClasses: runtimeclasses.ByName{}, Services: servicelinks.None{},
 		Claims:     claims.None{},
 		PodLogsDir: filepath.Join(s.stateDir, "logs"), RootDir: filepath.Join(s.stateDir, "root"),

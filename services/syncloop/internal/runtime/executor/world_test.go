@@ -75,11 +75,13 @@ func connect(t testing.TB, endpoint string, change ...func(*executor.Config)) *n
 	if err := os.WriteFile(resolvConf, []byte("nameserver 192.0.2.53\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	addresses := hostips.New(func() []string { return []string{"192.0.2.1"} })
+	addresses.Detect()
 	config := executor.Config{
 		Runtime: func() (internalapi.RuntimeService, error) { return cri.Runtime, nil },
 		Images:  func() (internalapi.ImageManagerService, error) { return cri.Images, nil },
 		Clock:   clock.RealClock{}, Endings: gracebook.InMemory(boottime.Now), Logger: slog.New(slog.DiscardHandler),
-		NodeName: "node-1", HostIPs: hostips.New(func() []string { return []string{"192.0.2.1"} }),
+		NodeName: "node-1", HostIPs: addresses,
 		Objects: configobjects.None{}, RuntimeClasses: runtimeclasses.ByName{}, Services: servicelinks.None{},
 		Claims:     claims.None{},
 		PodLogsDir: filepath.Join(dir, "logs"), RootDir: filepath.Join(dir, "root"),
