@@ -54,17 +54,17 @@ func TestProcessesStartInOrder(t *testing.T) {
 func TestAStartThatHangsDelaysNoOther(t *testing.T) {
 	buffer := &logbuffer.Buffer{}
 	out := supervisor.NewOutput(buffer, "hangs", "steady", "crash")
-	run(t, []supervisor.Service{
-		&supervisor.Process{
-			Name: "hangs", Path: "/bin/sh", Args: []string{"-c", steady}, Output: out, Grace: time.Second,
-			Sockets: func(ctx context.Context) []sockets.Held {
-				<-ctx.Done()
-				return nil
-			},
-		},
-		&supervisor.Process{Name: "steady", Path: "/bin/sh", Args: []string{"-c", steady}, Output: out, Grace: time.Second},
-		&supervisor.Process{Name: "crash", Path: "/bin/sh", Args: []string{"-c", "echo once more; exit 3"}, Output: out, Grace: time.Second},
-	})
+	process := func(name, script string) *supervisor.Process {
+		return &supervisor.Process{
+			Name: name, Path: "/bin/sh", Args: []string{"-c", script}, Output: out, Grace: time.Second,
+		}
+	}
+	hangs := process("hangs", steady)
+	hangs.Sockets = func(ctx context.Context) []sockets.Held {
+		<-ctx.Done()
+		return nil
+	}
+	run(t, []supervisor.Service{hangs, process("steady", steady), process("crash", "echo once more; exit 3")})
 	eventually.That(t, "the others run, and one that ends is started again", func() bool {
 		out := buffer.String()
 		return strings.Contains(out, "steady | up\n") && strings.Count(out, "crash  | once more\n") > 1

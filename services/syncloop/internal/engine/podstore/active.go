@@ -19,7 +19,7 @@ func (s *Store) Active() ([]*v1.Pod, error) {
 	var pods []*v1.Pod
 	for _, e := range s.entries {
 		if e.desired && (e.isActive() || e.state == podworkers.Terminating) {
-			pods = append(pods, withStatus(e))
+			pods = append(pods, withStatus(e, e.status))
 		}
 	}
 	slices.SortFunc(pods, byName)

@@ -69,9 +69,7 @@ func (s *Store) compute(uid types.UID, changed bool) bool {
 	// The cluster writes these. The status has them for those who look up the claims of a pod.
 	status.ResourceClaimStatuses = e.pod.Status.ResourceClaimStatuses
 	status.ExtendedResourceClaimStatus = e.pod.Status.ExtendedResourceClaimStatus
-	pod := *e.pod
-	pod.Status = status
-	data, err := pod.Marshal()
+	data, err := withStatus(e, status).Marshal()
 	if err == nil && !changed && bytes.Equal(data, e.published) {
 		return false
 	}
@@ -92,10 +90,10 @@ func (s *Store) compute(uid types.UID, changed bool) bool {
 	return true
 }
 
-// withStatus returns the pod with its status; what they hold is shared.
-func withStatus(e *entry) *v1.Pod {
+// withStatus returns the pod with a status; what they hold is shared.
+func withStatus(e *entry, status v1.PodStatus) *v1.Pod {
 	pod := *e.pod
-	pod.Status = e.status
+	pod.Status = status
 	return &pod
 }
 

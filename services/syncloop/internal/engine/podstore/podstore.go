@@ -372,7 +372,7 @@ func (s *Store) Pods() ([]*v1.Pod, error) {
 	pods := make([]*v1.Pod, 0, len(s.entries))
 	for _, e := range s.entries {
 		if e.desired {
-			pods = append(pods, withStatus(e))
+			pods = append(pods, withStatus(e, e.status))
 		}
 	}
 	slices.SortFunc(pods, byName)

@@ -47,7 +47,7 @@ func (s *Store) measure(e *entry, before *v1.PodStatus, observed *lifecyclev1.Po
 	}
 	if !e.start.started && allRun(&e.status) {
 		e.start.started = true
-		s.cfg.Metrics.started(withStatus(e), s.cfg.Phases.TakePulls(e.pod.UID), now)
+		s.cfg.Metrics.started(withStatus(e, e.status), s.cfg.Phases.TakePulls(e.pod.UID), now)
 	}
 	if isReady(&e.status) {
 		e.start.ready = true
