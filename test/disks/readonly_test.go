@@ -131,10 +131,11 @@ func (r *rig) remount(ctx context.Context, t *testing.T, flags uintptr) {
 // killOne kills a service and waits until another process of it serves.
 func (r *rig) killOne(ctx context.Context, t *testing.T, service layout.Service) {
 	t.Helper()
-	pid := r.holder(t, service)
-	if pid == 0 {
-		t.Fatalf("%s does not run", service)
-	}
+	pid := 0
+	eventually.In(ctx, t, string(service)+" runs", func() bool { // /healthz does not wait for configmux
+		pid = r.holder(t, service)
+		return pid != 0
+	})
 	r.end(ctx, t, pid)
 	eventually.In(ctx, t, string(service)+" serves again", func() bool {
 		owner, err := rpc.ServerOf(r.node.Layout.Address(service))

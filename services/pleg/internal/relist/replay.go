@@ -20,6 +20,9 @@ import (
 // Overdue is the duration of an inspection after which the pod's state is published as unknown.
 const Overdue = overdue
 
+// Slow is the duration of an inspection after which a relist does not wait for it.
+const Slow = slow
+
 const (
 	// Settle bounds the wait of a relist for its inspections.
 	Settle = settle
@@ -153,6 +156,9 @@ func (p *Replay) List(ctx context.Context, runtime internalapi.RuntimeService) (
 	}
 	return l, nil
 }
+
+// Leave says that the running inspection of a pod is slow: the relist does not wait for the pod.
+func (l *Listed) Leave(uid string) { delete(l.next, uid) }
 
 // Waits reports whether a requested inspection has not taken place.
 func (l *Listed) Waits() bool {

@@ -240,8 +240,21 @@ func (p *player) step(ctx context.Context, s *step) error {
 	if !p.isSynced() {
 		wait = relist.FirstSettle
 	}
+	for uid, pod := range p.segment.pods {
+		if pod.isSlowAt(s.ended) {
+			listed.Leave(uid)
+		}
+	}
 	p.due = append(p.due, due{at: s.ended.Add(wait), listed: listed})
+	p.adoptInspected()
 	return nil
+}
+
+// isSlowAt reports whether an inspection of the pod had been running for long at a time.
+func (pod *recorded) isSlowAt(at time.Time) bool {
+	return slices.ContainsFunc(pod.inspections, func(s *step) bool {
+		return !s.began.Add(relist.Slow).After(at) && s.ended.After(at)
+	})
 }
 
 // inspect replays an inspection, and compares the events of its pod.

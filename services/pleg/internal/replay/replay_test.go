@@ -112,6 +112,19 @@ func TestAPodThatIsBackSoonIsNotUnknown(t *testing.T) {
 	}
 }
 
+// TestAListDoesNotWaitForASlowInspection has a list that ends while the first inspection of a pod has been running for
+// more than a second: the pod's state is published as unknown at once, and then as the inspection saw it.
+func TestAListDoesNotWaitForASlowInspection(t *testing.T) {
+	there := runtimeWith([]string{"u"}, nil)
+	s := newScene()
+	s.add("", 1500*time.Millisecond, there)
+	s.add("u", 100*time.Millisecond, there)
+	s.steps[1].ended = begun.Add(1600 * time.Millisecond)
+	if diff := cmp.Diff([]string{"POD_SYNC state unknown", present}, s.replays(t)); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+}
+
 // TestARestartedPLEGBeginsWithItsRecord replays the first relist after a restart. It asks again for a container whose
 // end was known, tells of the end of one that only the record has, and publishes the whole history of a pod that has
 // come and ended meanwhile. A pod that comes after the first relist has no history.
