@@ -95,7 +95,10 @@ require (
 	sigs.k8s.io/yaml v1.6.0
 )
 
-require github.com/charmbracelet/bubbletea v1.3.10
+require (
+	github.com/DataDog/datadog-agent/pkg/template v0.85.4
+	github.com/charmbracelet/bubbletea v1.3.10
+)
 
 require (
 	github.com/aymanbagabas/go-osc52/v2 v2.0.1 // indirect

@@ -7,7 +7,8 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"text/template"
+
+	template "github.com/DataDog/datadog-agent/pkg/template/text"
 
 	"github.com/quartet-node/quartet/internal/machine"
 	"github.com/quartet-node/quartet/internal/statedir"

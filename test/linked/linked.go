@@ -3,6 +3,7 @@
 package linked
 
 import (
+	"bytes"
 	"errors"
 	"io/fs"
 	"maps"
@@ -16,8 +17,7 @@ import (
 	"github.com/quartet-node/quartet/test/harness"
 )
 
-// tags are the product's build tags. With this tag gRPC has no debug pages, and so no templates: templates call methods
-// by names that the linker cannot know, so it would keep every method of every type, a fifth of a program.
+// tags are the product's build tags. With this tag gRPC has no debug pages, and so no templates: see caller.
 const tags = "grpcnotrace"
 
 // forbidden returns the packages that no program may link, each including all packages below it, with the reason.
@@ -36,6 +36,10 @@ func forbidden() map[string]string {
 // needed is the package of the tests that the product needs: the runtime of `quartet conformance pleg`.
 const needed = "github.com/quartet-node/quartet/test/fakecri"
 
+// caller is the function by which a template of Go's library calls a method by its name. A program that links it has
+// every method of every type, which is a fifth of it. Many packages import text/template, and few use it.
+const caller = "text/template.(*state).evalField"
+
 // Check is for a test of a main package and runs in its directory. It fails the test for every forbidden package that
 // the program links, with the chain of imports. When bin/ or bin/services/ has the program, it also fails the test if
 // the program is larger than limit, in MiB.
@@ -49,13 +53,18 @@ func Check(t *testing.T, limit int64) {
 	if filepath.Base(program) == "quartet" {
 		file = filepath.Join(harness.BinDir(t), "quartet")
 	}
-	info, err := os.Stat(file)
-	switch {
-	case errors.Is(err, fs.ErrNotExist): // the program has not been built
-	case err != nil:
-		t.Error(err)
-	case info.Size() > limit<<20:
-		t.Errorf("%s has %.1f MiB, want at most %d: find the new symbols with go tool nm -size; if they are needed, raise the limit", file, float64(info.Size())/(1<<20), limit)
+	content, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return // the program has not been built
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if size := float64(len(content)) / (1 << 20); size > float64(limit) {
+		t.Errorf("%s has %.1f MiB, want at most %d: find the new symbols with go tool nm -size; if they are needed, raise the limit", file, size, limit)
+	}
+	if bytes.Contains(content, []byte("\x00"+caller+"\x00")) { // one of the names of functions, which no strip removes
+		t.Errorf("%s has %s, so the linker cannot drop unused methods: use the templates of DataDog's package, which call none; go build -ldflags=-dumpdep prints what leads to it", file, caller)
 	}
 }
 

@@ -64,11 +64,10 @@ func templatePrinter(f format) (printers.ResourcePrinter, error) {
 	}
 	switch kind {
 	case goTemplate, goTemplateFile:
-		printer, err := printers.NewGoTemplatePrinter([]byte(text))
+		printer, err := newGoTemplatePrinter(text)
 		if err != nil {
 			return nil, fmt.Errorf("the template is not valid: %w", err)
 		}
-		printer.AllowMissingKeys(true)
 		return printer, nil
 	case customColumns:
 		return columnsOfSpec(text)
