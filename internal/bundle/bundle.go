@@ -10,6 +10,7 @@ package bundle
 import (
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -253,12 +254,19 @@ func install(from, to string) error {
 	return os.Rename(tmp, to)
 }
 
-func copyFile(from, to string) error {
-	content, err := os.ReadFile(from)
+// copyFile copies a file without having it in memory.
+func copyFile(from, to string) (err error) {
+	in, err := os.Open(from) //nolint:gosec // a program of the build
 	if err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, in.Close()) }()
 	// The mode allows all users, as in the build, because containerd runs itself as the root user of a pod's user
 	// namespace, who is unprivileged outside of it.
-	return os.WriteFile(to, content, 0o755) //nolint:gosec // an executable
+	out, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o755) //nolint:gosec // an executable
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in)
+	return errors.Join(err, out.Close())
 }
