@@ -256,7 +256,7 @@ func install(from, to string) error {
 
 // copyFile copies a file without having it in memory.
 func copyFile(from, to string) (err error) {
-	in, err := os.Open(from) //nolint:gosec // a program of the build
+	in, err := os.Open(from)
 	if err != nil {
 		return err
 	}

@@ -10,9 +10,9 @@ import (
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 )
 
-// goTemplatePrinter prints objects by a template, as that of cli-runtime does, and kubectl. That one has templates which
-// call methods by their name, for which the linker would keep every method of every type: see test/linked. Fields of
-// JSON have no methods.
+// goTemplatePrinter prints objects by a template, as kubectl and cli-runtime do. The templates of that one call methods
+// by their names, for which the linker would keep every method of every type: see test/linked. Fields of JSON have no
+// methods.
 type goTemplatePrinter struct{ template *template.Template }
 
 // newGoTemplatePrinter fails if the template is not valid. A field that is missing is printed as <no value>.
