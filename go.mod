@@ -38,6 +38,7 @@ replace (
 )
 
 require (
+	github.com/DataDog/datadog-agent/pkg/template v0.85.4
 	github.com/container-storage-interface/spec v1.12.1-0.20260720052920-cd9e7ad1ae09
 	github.com/coreos/go-systemd/v22 v22.7.0
 	github.com/creack/pty v1.1.24
@@ -95,10 +96,7 @@ require (
 	sigs.k8s.io/yaml v1.6.0
 )
 
-require (
-	github.com/DataDog/datadog-agent/pkg/template v0.85.4
-	github.com/charmbracelet/bubbletea v1.3.10
-)
+require github.com/charmbracelet/bubbletea v1.3.10
 
 require (
 	github.com/aymanbagabas/go-osc52/v2 v2.0.1 // indirect
