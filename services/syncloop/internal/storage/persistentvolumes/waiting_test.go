@@ -3,6 +3,7 @@ package persistentvolumes_test
 import (
 	"context"
 	"log/slog"
+	"sync"
 	"testing"
 	"time"
 
@@ -18,10 +19,12 @@ import (
 // slowDisk is a Formatter that waits for its disk.
 type slowDisk struct {
 	persistentvolumes.Formatter
-	answers chan struct{}
+	// asked receives each call, and answers is closed when the disk answers.
+	asked, answers chan struct{}
 }
 
 func (d slowDisk) FormatAndMount(device, target, fstype string, options []string) error {
+	d.asked <- struct{}{}
 	<-d.answers
 	return d.Formatter.FormatAndMount(device, target, fstype, options)
 }
@@ -30,8 +33,9 @@ func (d slowDisk) FormatAndMount(device, target, fstype string, options []string
 // other one for the first.
 func TestPodsThatWaitForADiskSaySo(t *testing.T) {
 	r := newDeviceRig(t)
-	answers := make(chan struct{})
-	r.kind.Formatter = slowDisk{r.kind.Formatter, answers}
+	disk := slowDisk{r.kind.Formatter, make(chan struct{}, 2), make(chan struct{})}
+	answer := sync.OnceFunc(func() { close(disk.answers) })
+	r.kind.Formatter = disk
 	now := clocktesting.NewFakeClock(time.Now())
 	manager, err := volumes.New(volumes.Config{
 		PodsDir: r.pods, Clock: now, Logger: slog.New(slog.DiscardHandler),
@@ -50,6 +54,7 @@ func TestPodsThatWaitForADiskSaySo(t *testing.T) {
 		_ = manager.Run(ctx)
 	}()
 	defer func() {
+		answer()
 		cancel()
 		<-ended
 	}()
@@ -67,8 +72,10 @@ func TestPodsThatWaitForADiskSaySo(t *testing.T) {
 		})
 	}
 	says("u1", "disk of "+r.path)
+	// Before that it waits for the disk to say what it is, without the lock that the other one waits for.
+	eventually.That(t, "u1 mounts", func() bool { return len(disk.asked) > 0 })
 	says("u2", "other operation on "+r.path)
-	close(answers)
+	answer()
 	for _, uid := range []types.UID{"u1", "u2"} {
 		eventually.That(t, string(uid)+" is ready", func() bool {
 			now.Step(time.Second)
