@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -244,7 +245,9 @@ func install(from, to string) error {
 		return err
 	}
 	if err := os.Link(from, tmp); err != nil {
-		if err := copyFile(from, tmp); err != nil {
+		// The mode allows all users, as in the build, because containerd runs itself as the root user of a pod's user
+		// namespace, who is unprivileged outside of it.
+		if err := CopyFile(from, tmp, 0o755); err != nil {
 			return err
 		}
 		if err := os.Chtimes(tmp, time.Time{}, source.ModTime()); err != nil {
@@ -254,16 +257,15 @@ func install(from, to string) error {
 	return os.Rename(tmp, to)
 }
 
-// copyFile copies a file without having it in memory.
-func copyFile(from, to string) (err error) {
-	in, err := os.Open(from)
+// CopyFile copies a file without having it in memory. The copy has a mode, unless there is a file in its place already,
+// which it overwrites.
+func CopyFile(from, to string, mode fs.FileMode) (err error) {
+	in, err := os.Open(filepath.Clean(from))
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, in.Close()) }()
-	// The mode allows all users, as in the build, because containerd runs itself as the root user of a pod's user
-	// namespace, who is unprivileged outside of it.
-	out, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o755) //nolint:gosec // an executable
+	out, err := os.OpenFile(filepath.Clean(to), os.O_CREATE|os.O_TRUNC|os.O_WRONLY, mode)
 	if err != nil {
 		return err
 	}

@@ -61,10 +61,12 @@ func Check(t *testing.T, limit int64) {
 		t.Fatal(err)
 	}
 	if size := float64(len(content)) / (1 << 20); size > float64(limit) {
-		t.Errorf("%s has %.1f MiB, want at most %d: find the new symbols with go tool nm -size; if they are needed, raise the limit", file, size, limit)
+		t.Errorf("%s has %.1f MiB, want at most %d: find the new symbols with go tool nm -size; "+
+			"if they are needed, raise the limit", file, size, limit)
 	}
 	if bytes.Contains(content, []byte("\x00"+caller+"\x00")) { // one of the names of functions, which no strip removes
-		t.Errorf("%s has %s, so the linker cannot drop unused methods: use the templates of DataDog's package, which call none; go build -ldflags=-dumpdep prints what leads to it", file, caller)
+		t.Errorf("%s has %s, so the linker cannot drop unused methods: use the templates of DataDog's package, "+
+			"which call none; go build -ldflags=-dumpdep prints what leads to it", file, caller)
 	}
 }
 

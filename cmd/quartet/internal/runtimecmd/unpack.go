@@ -1,11 +1,11 @@
 package runtimecmd
 
 import (
-	"errors"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"github.com/quartet-node/quartet/internal/bundle"
 )
 
 // imageFiles returns the files of the image: the command itself at the root, and the files of bin/ from "make build" in
@@ -39,23 +39,12 @@ func unpack(files map[string]string, to string) error {
 	return nil
 }
 
-func replaceFile(from, to string) (err error) {
+func replaceFile(from, to string) error {
 	if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
 		return err
 	}
-	source, err := os.Open(filepath.Clean(from))
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, source.Close()) }()
 	tmp := to + ".new"
-	const flags = os.O_CREATE | os.O_TRUNC | os.O_WRONLY
-	target, err := os.OpenFile(filepath.Clean(tmp), flags, 0o700) //nolint:gosec // a program, for root alone
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(target, source)
-	if err := errors.Join(err, target.Close()); err != nil {
+	if err := bundle.CopyFile(from, tmp, 0o700); err != nil { // a program, for root alone
 		return err
 	}
 	return os.Rename(tmp, to)

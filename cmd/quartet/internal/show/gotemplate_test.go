@@ -11,9 +11,15 @@ import (
 // TestATemplatePrintsAsThatOfKubectl compares with the printer of cli-runtime, which is kubectl's.
 func TestATemplatePrintsAsThatOfKubectl(t *testing.T) {
 	object := &unstructured.Unstructured{Object: map[string]any{
-		"kind": "Pod", "metadata": map[string]any{"name": "web", "generation": int64(12345678), "labels": map[string]any{"a.b/c": "d"}},
+		"kind": "Pod",
+		"metadata": map[string]any{
+			"name": "web", "generation": int64(12345678), "labels": map[string]any{"a.b/c": "d"},
+		},
 		"spec": map[string]any{
-			"containers": []any{map[string]any{"name": "one", "args": []any{"x", "y"}}, map[string]any{"name": "two"}}, "nothing": nil,
+			"containers": []any{
+				map[string]any{"name": "one", "args": []any{"x", "y"}}, map[string]any{"name": "two"},
+			},
+			"nothing": nil,
 		},
 		"share": 0.25, "secret": "aGVsbG8=", "text": "<a & b>",
 	}}
@@ -23,8 +29,10 @@ func TestATemplatePrintsAsThatOfKubectl(t *testing.T) {
 		`{{range $i, $c := .spec.containers}}{{$i}}={{$c.name}} {{len $c.args}};{{end}}`,
 		`{{range $k, $v := .metadata}}{{$k}} {{$v}};{{else}}none{{end}}`,
 		`{{index .metadata.labels "a.b/c"}} {{printf "%q %d" .kind .metadata.generation}} {{.secret | base64decode}}`,
-		`{{base64decode "%"}}`, `{{.kind.name}}`, `{{index .spec.containers 2}}`, `{{.metadata.name.Method}}`, `{{.`, `{{unknown}}`,
-		`{{exists . "metadata" "labels" "a.b/c"}} {{exists .metadata "labels" "b"}} {{exists .metadata "labels" 1}} {{exists .}}`,
+		`{{base64decode "%"}}`, `{{.kind.name}}`, `{{index .spec.containers 2}}`, `{{.metadata.name.Method}}`,
+		`{{.`, `{{unknown}}`,
+		`{{exists . "metadata" "labels" "a.b/c"}} {{exists .metadata "labels" "b"}} {{exists .metadata "labels" 1}}`,
+		`{{exists .}}`,
 		`{{exists .spec "containers" 1 "name"}} {{exists .spec "containers" 2}} {{exists .spec "containers" -1}}`,
 		`{{exists .spec "containers" "one"}} {{exists .spec "nothing"}} {{exists .spec "nothing" "at"}} {{exists .share 1}}`,
 		`{{define "T"}}[{{.name}}]{{end}}{{range .spec.containers}}{{template "T" .}}{{end}}{{with .none}}x{{else}}y{{end}}`,

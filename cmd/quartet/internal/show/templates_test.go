@@ -63,6 +63,17 @@ func TestTemplates(t *testing.T) {
 	}
 }
 
+// TestATemplateThatFailsIsNamedWithoutTheObject: kubectl prints the whole object in the place of the output.
+func TestATemplateThatFailsIsNamedWithoutTheObject(t *testing.T) {
+	n := newNode(t)
+	n.serve(layout.SyncLoop)
+	n.putPod(pod("default", "hello-node-1", "web"), "", syncing)
+	out, _, err := n.run("get", "pods", "hello", "-o", "go-template={{.kind.name}}")
+	if err == nil || !strings.Contains(err.Error(), "the template fails for this object") || out != "" {
+		t.Errorf("it prints %q and fails with %v, want only an error that says that the template fails", out, err)
+	}
+}
+
 func TestATemplateThatIsWrongIsNamedBeforeAnythingIsAsked(t *testing.T) {
 	n := newNode(t)
 	for output, want := range map[string]string{
