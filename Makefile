@@ -111,7 +111,7 @@ $(BIN)/bridge $(BIN)/loopback $(BIN)/host-local $(BIN)/portmap: $(RUNTIME_MODULE
 # by which each process shows its name.
 .PHONY: build-product
 build-product: ## Build the command line and the four services; DEBUG=1 builds them for a debugger
-	@CGO_ENABLED=0 $(PART) quartet go build $(PRODUCT_FLAGS) -o $(BIN)/ ./cmd/quartet
+	@CGO_ENABLED=0 $(PART) quartet go build $(PRODUCT_FLAGS) -o $(BIN)/ ./cmd/quartet ./cmd/quartet-supervisor
 	@for service in $(SERVICES); do ln -f $(BIN)/quartet $(BIN)/$$service; done
 
 # Each service as a program of its own, for its image.

@@ -24,6 +24,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	debugv1 "github.com/quartet-node/quartet/gen/quartet/debug/v1"
+	"github.com/quartet-node/quartet/internal/logging"
 	"github.com/quartet-node/quartet/internal/rpc"
 	"github.com/quartet-node/quartet/internal/runtimecalls"
 	"github.com/quartet-node/quartet/internal/telemetry"
@@ -57,7 +58,7 @@ func serveCalls(t *testing.T, tap *runtimecalls.Tap) *rig {
 	t.Helper()
 	r := &rig{clock: clocktesting.NewFakeClock(begun), log: &logbuffer.Buffer{}}
 	tel, err := telemetry.Setup(t.Context(), telemetry.Config{
-		Service: "pleg", Output: r.log, Logging: telemetry.Logging{Verbosity: 2},
+		Service: "pleg", Output: r.log, Logging: logging.Config{Verbosity: 2},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -12,8 +12,8 @@ import (
 	"k8s.io/utils/clock"
 
 	debugv1 "github.com/quartet-node/quartet/gen/quartet/debug/v1"
+	"github.com/quartet-node/quartet/internal/logging"
 	"github.com/quartet-node/quartet/internal/rpc"
-	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
 // maxLevelTime is the longest time limit of a log level.
@@ -23,7 +23,7 @@ const maxLevelTime = 24 * time.Hour
 type level struct {
 	clock     clock.WithDelayedExecution
 	logger    *slog.Logger
-	verbosity *telemetry.Verbosity
+	verbosity *logging.Verbosity
 
 	mu sync.Mutex
 	// until is the end of the time limit, and timer acts then; zero and nil without a limit.

@@ -9,7 +9,7 @@ import (
 	logsapi "k8s.io/component-base/logs/api/v1"
 	kubeletconfigv1beta1 "k8s.io/kubelet/config/v1beta1"
 
-	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/internal/logging"
 )
 
 // Values of logging.format.
@@ -95,11 +95,11 @@ func (f *flags) overrideLogFormat(cfg *kubeletconfigv1beta1.KubeletConfiguration
 }
 
 // Logging returns the configuration of log lines.
-func (c Config) Logging() telemetry.Logging {
+func (c Config) Logging() logging.Config {
 	file := &c.Kubelet.Logging
-	logging := telemetry.Logging{JSON: file.Format == LogJSON, Verbosity: c.Verbosity}
+	lines := logging.Config{JSON: file.Format == LogJSON, Verbosity: c.Verbosity}
 	for _, item := range file.VModule {
-		logging.Parts = append(logging.Parts, telemetry.Part{Pattern: item.FilePattern, Verbosity: int(item.Verbosity)})
+		lines.Parts = append(lines.Parts, logging.Part{Pattern: item.FilePattern, Verbosity: int(item.Verbosity)})
 	}
-	return logging
+	return lines
 }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/internal/logging"
 )
 
 func TestLoggingOfTheFile(t *testing.T) {
@@ -22,16 +22,16 @@ func TestLoggingOfTheFile(t *testing.T) {
 	for _, test := range []struct {
 		name, logging string
 		args          []string
-		want          telemetry.Logging
+		want          logging.Config
 	}{
 		{name: "what kubeadm writes", logging: `{flushFrequency: 0, options: {json: {infoBufferSize: "0"}, text: {infoBufferSize: "0"}}, verbosity: 0}`},
-		{name: "verbosity", logging: "{verbosity: 4, flushFrequency: 1s}", want: telemetry.Logging{Verbosity: 4}},
+		{name: "verbosity", logging: "{verbosity: 4, flushFrequency: 1s}", want: logging.Config{Verbosity: 4}},
 		{name: "verbosity of the flag", logging: "{verbosity: 4}", args: []string{"--v=0"}},
-		{name: "JSON", logging: "{format: json}", want: telemetry.Logging{JSON: true}},
-		{name: "JSON of the flag", logging: "{}", args: []string{"--logging-format=json"}, want: telemetry.Logging{JSON: true}},
+		{name: "JSON", logging: "{format: json}", want: logging.Config{JSON: true}},
+		{name: "JSON of the flag", logging: "{}", args: []string{"--logging-format=json"}, want: logging.Config{JSON: true}},
 		{name: "text of the flag", logging: "{format: json}", args: []string{"--logging-format=text"}},
 		{name: "parts", logging: "{vmodule: [{filePattern: worker, verbosity: 5}, {filePattern: pod*, verbosity: 0}]}",
-			want: telemetry.Logging{Parts: []telemetry.Part{{Pattern: "worker", Verbosity: 5}, {Pattern: "pod*"}}}},
+			want: logging.Config{Parts: []logging.Part{{Pattern: "worker", Verbosity: 5}, {Pattern: "pod*"}}}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			write(test.logging)

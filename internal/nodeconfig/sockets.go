@@ -12,13 +12,17 @@ import (
 )
 
 // The names of the TCP sockets of a service: the field of the file, or the flag, that sets the port. Each service has
-// SocketMetrics and peertls.FlagListen, so a holder of the sockets of several services adds the service to the names.
+// SocketMetrics and peertls.FlagListen: see SharedSockets.
 const (
 	SocketAPI      = "port"
 	SocketReadOnly = "readOnlyPort"
 	SocketHealthz  = "healthzPort"
 	SocketMetrics  = "metrics-listen"
 )
+
+// SocketsCommand is the sub-command of a service that prints its SharedSockets as a JSON array, and fails with ExitWrong
+// for a configuration with which the service would not start.
+const SocketsCommand = "sockets"
 
 // TCPSockets returns the TCP sockets of a service. A socket that is turned off has no address.
 func (c *Config) TCPSockets(service Service) []sockets.Socket {
@@ -29,6 +33,21 @@ func (c *Config) TCPSockets(service Service) []sockets.Socket {
 	case NodeStatus:
 		all = append(all, c.HealthzSocket())
 	case ConfigMux, PLEG:
+	}
+	return all
+}
+
+// SharedSockets returns the TCP sockets of a service for a process that holds those of all. The keys of sockets that
+// several services have are preceded by the service.
+func (c *Config) SharedSockets(service Service) []sockets.Shared {
+	var all []sockets.Shared
+	for _, socket := range c.TCPSockets(service) {
+		key := string(service) + "-" + socket.Name
+		switch socket.Name {
+		case SocketAPI, SocketReadOnly, SocketHealthz:
+			key = socket.Name // one service has it; systemd may have stored it for an earlier version
+		}
+		all = append(all, sockets.Shared{Socket: socket, Key: key})
 	}
 	return all
 }

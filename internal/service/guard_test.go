@@ -1,12 +1,11 @@
 package service_test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"os"
 	"os/signal"
-	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -30,9 +29,8 @@ func TestAGuardRunsItsServiceAsAChild(t *testing.T) {
 		<-terminated
 		os.Exit(3)
 	}
-	address := "unix://" + filepath.Join(t.TempDir(), "pleg.sock")
-	args := []string{"guard", "--listen", address, "--", "-test.run=^TestAGuardRunsItsServiceAsAChild$"}
-	var out, errOut bytes.Buffer
+	args := []string{"guard", "--", "-test.run=^TestAGuardRunsItsServiceAsAChild$"}
+	var out, errOut logbuffer.Buffer
 	t.Setenv("SERVICE_TEST_GUARDED", "fails")
 	if code := service.Start(t.Context(), nodeconfig.PLEG, args, &out, &errOut, nil); code != 7 {
 		t.Errorf("code %d, want the child's 7: %s%s", code, &out, &errOut)
@@ -47,8 +45,10 @@ func TestAGuardRunsItsServiceAsAChild(t *testing.T) {
 	if got := <-code; got != 3 {
 		t.Errorf("code %d, want the child's 3 after SIGTERM: %s", got, log.String())
 	}
-	if code := service.Start(t.Context(), nodeconfig.PLEG, []string{"guard", "--none", "--"}, &out, &errOut, nil); code !=
-		nodeconfig.ExitWrong || !strings.Contains(errOut.String(), "unknown flag: --none") {
-		t.Errorf("code %d, %s, want %d and the unknown flag", code, &errOut, nodeconfig.ExitWrong)
+	earlier := slices.Insert(slices.Clone(args), 1, "--listen=unix:///run/pleg.sock")
+	t.Setenv("SERVICE_TEST_GUARDED", "fails")
+	if code := service.Start(t.Context(), nodeconfig.PLEG, earlier, &out, &errOut, nil); code != 7 ||
+		!strings.Contains(errOut.String(), "leave out what is before") {
+		t.Errorf("with flags of an earlier version: code %d, %s, want the child's 7 and a warning", code, &errOut)
 	}
 }

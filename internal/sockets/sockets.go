@@ -18,8 +18,8 @@ import (
 	"os"
 	"sync"
 
+	"github.com/quartet-node/quartet/internal/logging"
 	"github.com/quartet-node/quartet/internal/systemd"
-	"github.com/quartet-node/quartet/internal/telemetry"
 )
 
 // The keys of log lines.
@@ -32,6 +32,17 @@ type Socket struct {
 	// Address is HOST:PORT; empty if the configuration turns the socket off.
 	Address string
 }
+
+// Shared is a socket of one of several processes whose parent holds the sockets of all.
+type Shared struct {
+	Socket
+	// Key is its name in the set of the parent, and in systemd's store. The process itself knows the socket by its Name,
+	// which another process may have for a socket of its own.
+	Key string
+}
+
+// InSet returns the socket by its name in the set of the parent.
+func (s Shared) InSet() Socket { return Socket{Name: s.Key, Address: s.Address} }
 
 // Set is a set of open sockets: those that the process was passed, and those that it holds for other processes. The
 // zero value is empty. The methods may be called concurrently for different names. Keep, Listen and Close are valid on
@@ -96,7 +107,7 @@ func (s *Set) Listen(ctx context.Context, socket Socket, logger *slog.Logger) (n
 	file, err := fileOf(listener)
 	if err != nil {
 		logger.Warn("a socket is not kept open while this process restarts", keySocket, socket.Name,
-			keyAddress, socket.Address, telemetry.KeyError, err)
+			keyAddress, socket.Address, logging.KeyError, err)
 		return listener, nil
 	}
 	s.add(socket, file, logger)
@@ -188,7 +199,7 @@ func (s *Set) drop(name string, logger *slog.Logger) {
 	logger.Info("closing a socket whose address is no longer configured", keySocket, name, keyAddress, addressOf(file))
 	if err := shutdown(file); err != nil {
 		logger.Warn("a socket whose address is no longer configured may stay open", keySocket, name,
-			keyAddress, addressOf(file), telemetry.KeyError, err)
+			keyAddress, addressOf(file), logging.KeyError, err)
 	}
 	s.remove(name, logger)
 }

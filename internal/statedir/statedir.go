@@ -112,6 +112,33 @@ func LastHolder(dir, service string) (Holder, error) {
 	return readHolder(file), file.Close()
 }
 
+// Pass lets the program that replaces this process keep the lock, and every child that is started before. It returns
+// the descriptor for Passed.
+func (h *Held) Pass() (fd int, err error) {
+	raw, err := h.file.SyscallConn()
+	if err != nil {
+		return -1, fmt.Errorf("passing %s: %w", h.file.Name(), err)
+	}
+	var setErr error
+	if err := raw.Control(func(descriptor uintptr) {
+		fd = int(descriptor)
+		_, setErr = unix.FcntlInt(descriptor, unix.F_SETFD, 0)
+	}); err != nil || setErr != nil {
+		return -1, fmt.Errorf("passing %s: %w", h.file.Name(), errors.Join(err, setErr))
+	}
+	return fd, nil
+}
+
+// Passed returns the lock that the program has passed which this process has been before. No child inherits it.
+func Passed(fd int) (*Held, error) {
+	unix.CloseOnExec(fd)
+	file := os.NewFile(uintptr(fd), "lock") //nolint:gosec // a descriptor fits
+	if file == nil {
+		return nil, fmt.Errorf("%d is no descriptor of a lock", fd)
+	}
+	return &Held{file: file}, nil
+}
+
 // Release releases the lock.
 func (h *Held) Release() error {
 	if err := h.file.Close(); err != nil {

@@ -4,6 +4,8 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	semconv "go.opentelemetry.io/otel/semconv/v1.41.0"
 	"google.golang.org/grpc/codes"
+
+	"github.com/quartet-node/quartet/internal/logging"
 )
 
 // The keys of log lines. Each concept has one key in all of Quartet.
@@ -24,12 +26,12 @@ const (
 	KeyOp           = "op"
 	KeyEvent        = "event"
 	KeyExitCode     = "exit_code"
-	KeyReason       = "reason"
+	KeyReason       = logging.KeyReason
 	KeyCause        = "cause"
 	KeyPhase        = "phase"
 	KeyProbe        = "probe"
 	KeyResult       = "result"
-	KeyError        = "error"
+	KeyError        = logging.KeyError
 	KeyRetryAfter   = "retry_after"
 	KeyDuration     = "duration"
 	KeyGracePeriod  = "grace_period"

@@ -1,10 +1,13 @@
 package telemetry_test
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"strings"
 	"testing"
 
+	"github.com/quartet-node/quartet/internal/logging"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/test/otlpsink"
 )
@@ -52,5 +55,29 @@ func TestTheVariablesWinOverTheConfiguration(t *testing.T) {
 				)
 			}
 		})
+	}
+}
+
+// TestTheProcessLogsAsItIsConfigured uses Setup.
+func TestTheProcessLogsAsItIsConfigured(t *testing.T) {
+	var out bytes.Buffer
+	tel := setUp(
+		t,
+		telemetry.Config{
+			Service: "pleg",
+			Output:  &out,
+			Logging: logging.Config{JSON: true, Parts: []logging.Part{{Pattern: "configured_test", Verbosity: 4}}},
+		},
+		"OTEL_EXPORTER_OTLP_ENDPOINT",
+		"",
+	)
+	ctx := telemetry.WithTraceparent(t.Context(), "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01")
+	tel.Logger.DebugContext(ctx, "a detail")
+	var line map[string]any
+	if err := json.Unmarshal(out.Bytes(), &line); err != nil {
+		t.Fatalf("%s: %v", out.String(), err)
+	}
+	if line["msg"] != "a detail" || line["trace_id"] != "0123456789abcdef0123456789abcdef" {
+		t.Errorf("line = %v, want msg %q and trace_id %q", line, "a detail", "0123456789abcdef0123456789abcdef")
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/quartet-node/quartet/internal/logging"
 )
 
 // withTraceIDs adds the IDs of the current span to a line, as OpenTelemetry specifies for text logs: lower-case
@@ -19,7 +21,7 @@ type withTraceIDs struct {
 	slog.Handler
 
 	output    *watched
-	verbosity *Verbosity
+	verbosity *logging.Verbosity
 }
 
 // Handle implements slog.Handler.
@@ -38,6 +40,14 @@ func (h withTraceIDs) WithAttrs(attrs []slog.Attr) slog.Handler {
 // WithGroup implements slog.Handler.
 func (h withTraceIDs) WithGroup(name string) slog.Handler {
 	return withTraceIDs{h.Handler.WithGroup(name), h.output, h.verbosity}
+}
+
+// VerbosityOf returns the verbosity of a logger of Setup. That of another logger is 0, and a change has no effect.
+func VerbosityOf(logger *slog.Logger) *logging.Verbosity {
+	if h, ok := logger.Handler().(withTraceIDs); ok {
+		return h.verbosity
+	}
+	return logging.NewVerbosity(0)
 }
 
 // watched records the start of a write to the log.

@@ -33,6 +33,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/grpclog"
 	"k8s.io/klog/v2"
+
+	"github.com/quartet-node/quartet/internal/logging"
 )
 
 // scope is the instrumentation scope of all of Quartet's spans.
@@ -46,7 +48,8 @@ type Config struct {
 	Version string
 	// Node is the node's name: k8s.node.name. It is omitted if empty.
 	Node string
-	Logging
+	// Logging is the format and the verbosity of the log lines.
+	Logging logging.Config
 	// Output receives the log lines; standard error if nil.
 	Output io.Writer
 	// Export is the destination of traces if no OTEL variable sets one; nil for none.
@@ -79,8 +82,8 @@ func Setup(ctx context.Context, cfg Config) (*Telemetry, error) {
 		cfg.Output = os.Stderr
 	}
 	output := &watched{to: cfg.Output}
-	verbosity := NewVerbosity(cfg.Verbosity)
-	handler := withTraceIDs{cfg.handler(output, verbosity), output, verbosity}
+	verbosity := logging.NewVerbosity(cfg.Logging.Verbosity)
+	handler := withTraceIDs{cfg.Logging.HandlerWith(output, verbosity), output, verbosity}
 	logger := slog.New(handler).With("service", cfg.Service)
 	slog.SetDefault(logger)
 	otel.SetErrorHandler(newQuietHandler(logger, time.Now))

@@ -1,6 +1,6 @@
-// Package watchdog finds processes that stand still. Each process checks its own loops with a Dog and publishes the
-// result in its health. Its parent asks for that health with an Asker, and ends it with a Guard when it stands still
-// for too long: the supervisor of "quartet node", the command "guard" in a container, or systemd by WatchdogSec.
+// Package watchdog finds processes that stand still. Each process checks its own loops with a Dog, publishes the
+// result in its health, and reports to its parent while all of them turn. A parent that gets no reports for too long
+// ends it: the supervisor of "quartet node" and the command "guard" in a container with a Guard, systemd by WatchdogSec.
 package watchdog
 
 import (
@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"k8s.io/utils/clock"
 
-	"github.com/quartet-node/quartet/internal/telemetry"
+	"github.com/quartet-node/quartet/internal/logging"
 )
 
 const (
@@ -49,7 +49,7 @@ type Config struct {
 	Loops []Loop
 	// Changed is called with the names of the loops that stand still, sorted, at each change.
 	Changed func(stuck []string)
-	// Alive is called in each period in which no loop stands still; it may be nil.
+	// Alive is called at the start, and in each period in which no loop stands still; it may be nil.
 	Alive  func()
 	Clock  clock.Clock
 	Logger *slog.Logger
@@ -127,11 +127,6 @@ func (d *Dog) note(name string, err error) {
 func (d *Dog) watch(ctx context.Context) {
 	var last []string
 	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-d.cfg.Clock.After(Period):
-		}
 		stuck := d.stuck()
 		if !slices.Equal(stuck, last) {
 			d.log(ctx, stuck)
@@ -140,6 +135,11 @@ func (d *Dog) watch(ctx context.Context) {
 		}
 		if len(stuck) == 0 && d.cfg.Alive != nil {
 			d.cfg.Alive()
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-d.cfg.Clock.After(Period):
 		}
 	}
 }
@@ -171,6 +171,6 @@ func (d *Dog) log(ctx context.Context, stuck []string) {
 			reason = "its check has not returned for " + d.cfg.Clock.Since(d.good[name]).Round(time.Second).String()
 		}
 		d.cfg.Logger.ErrorContext(ctx, "a loop of this process stands still; the process is restarted if that does not end",
-			"loop", name, telemetry.KeyReason, reason)
+			"loop", name, logging.KeyReason, reason)
 	}
 }

@@ -25,6 +25,7 @@ import (
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/internal/debugapi"
 	"github.com/quartet-node/quartet/internal/layout"
+	"github.com/quartet-node/quartet/internal/logging"
 	"github.com/quartet-node/quartet/internal/rpc"
 	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/test/harness"
@@ -65,7 +66,7 @@ func serve(t *testing.T, service layout.Service, register func(*grpc.Server)) (s
 func served(t *testing.T, service layout.Service) (stateDir string) {
 	t.Helper()
 	tel, err := telemetry.Setup(t.Context(), telemetry.Config{
-		Service: string(service), Output: io.Discard, Logging: telemetry.Logging{Verbosity: 1},
+		Service: string(service), Output: io.Discard, Logging: logging.Config{Verbosity: 1},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/quartet-node/quartet/internal/debugapi"
+	"github.com/quartet-node/quartet/internal/logging"
 	"github.com/quartet-node/quartet/internal/peertls"
 	"github.com/quartet-node/quartet/internal/rights"
 	"github.com/quartet-node/quartet/internal/rpc"
@@ -32,7 +33,7 @@ func TestALaptopLooksIntoAPart(t *testing.T) {
 	address := fmt.Sprintf("127.0.0.1:%d", port)
 	log := new(logbuffer.Buffer)
 	tel, err := telemetry.Setup(t.Context(), telemetry.Config{
-		Service: "pleg", Output: log, Logging: telemetry.Logging{Verbosity: 1},
+		Service: "pleg", Output: log, Logging: logging.Config{Verbosity: 1},
 	})
 	if err != nil {
 		t.Fatal(err)

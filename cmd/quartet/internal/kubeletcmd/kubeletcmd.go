@@ -20,8 +20,6 @@ import (
 	"github.com/quartet-node/quartet/internal/buildinfo"
 	"github.com/quartet-node/quartet/internal/layout"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
-	"github.com/quartet-node/quartet/internal/sockets"
-	"github.com/quartet-node/quartet/internal/systemd"
 	"github.com/quartet-node/quartet/internal/watchdog"
 )
 
@@ -62,8 +60,7 @@ func Command() *cobra.Command {
 				_, err := io.WriteString(cmd.OutOrStdout(), versionText(opts.version))
 				return err
 			}
-			notifier := systemd.Take()
-			err := run(cmd.Context(), opts, notifier, sockets.Take(notifier), cmd.ErrOrStderr())
+			err := run(cmd.Context(), opts, cmd.ErrOrStderr())
 			if errors.Is(err, os.ErrPermission) {
 				err = fmt.Errorf("%w: run the command as root", err)
 			}
@@ -87,7 +84,7 @@ func versionText(version versionFlag) string {
 }
 
 // run runs the node until the context ends.
-func run(ctx context.Context, opts *options, notifier systemd.Notifier, given *sockets.Set, errOut io.Writer) error {
+func run(ctx context.Context, opts *options, errOut io.Writer) error {
 	merged, err := opts.configuration()
 	if err != nil {
 		return err
@@ -100,8 +97,7 @@ func run(ctx context.Context, opts *options, notifier systemd.Notifier, given *s
 	if err != nil {
 		return err
 	}
-	node.Systemd, node.Sockets = notifier, given
-	return nodecmd.Run(ctx, node, errOut)
+	return nodecmd.Become(ctx, node, errOut)
 }
 
 // node returns the node command's options for the flags.

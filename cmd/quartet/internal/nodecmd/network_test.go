@@ -15,13 +15,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quartet-node/quartet/cmd/quartet/internal/supervisor"
 	"github.com/quartet-node/quartet/internal/layout"
 	"github.com/quartet-node/quartet/internal/peertls"
 	"github.com/quartet-node/quartet/internal/sockets"
 	"github.com/quartet-node/quartet/internal/systemd"
 	"github.com/quartet-node/quartet/test/authority"
 	"github.com/quartet-node/quartet/test/eventually"
+	"github.com/quartet-node/quartet/test/freeport"
 	"github.com/quartet-node/quartet/test/logbuffer"
 )
 
@@ -87,9 +87,6 @@ func startParts(t *testing.T, opts Options) *parts {
 		t.Fatal(err)
 	}
 	n := &parts{t: t, layout: l}
-	if err := os.MkdirAll(filepath.Dir(l.PIDFile(Name)), dirMode); err != nil {
-		t.Fatal(err)
-	}
 	opts.ConfigFile = filepath.Join(t.TempDir(), "kubelet.yaml")
 	const config = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nhealthzPort: 0\n"
 	if err := os.WriteFile(opts.ConfigFile, []byte(config), 0o600); err != nil {
@@ -99,22 +96,12 @@ func startParts(t *testing.T, opts Options) *parts {
 	for _, service := range layout.Services() {
 		opts.Programs.Parts[string(service)] = os.Args[0]
 	}
-	logger := slog.New(slog.NewTextHandler(&n.log, nil))
-	services, err := opts.processes(l, supervisor.NewOutput(&n.log), logger)
-	if err != nil {
-		t.Fatal(err)
-	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() {
-		done <- supervisor.Run(ctx, supervisor.Config{Services: services, Logger: logger, StopTimeout: time.Minute})
-	}()
+	go func() { done <- Run(ctx, opts, &n.log) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
-			t.Error(err)
-		}
-		if err := opts.Sockets.Close(); err != nil {
 			t.Error(err)
 		}
 		if t.Failed() {
@@ -180,7 +167,11 @@ func TestARestartEndsNoOtherPart(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			listen := map[string]string{}
 			for _, service := range served {
-				listen[string(service)] = fmt.Sprint("127.0.0.1:", freePort(t))
+				port, err := freeport.Find()
+				if err != nil {
+					t.Fatal(err)
+				}
+				listen[string(service)] = fmt.Sprint("127.0.0.1:", port)
 			}
 			files := authority.New(t, "ca").Issue(t, t.TempDir(), authority.Request{Name: "node-1"})
 			n := startParts(t, Options{
@@ -212,44 +203,5 @@ func TestARestartEndsNoOtherPart(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// TestSystemdStoresTheSocketsOfEachPart under a name for each, so that the next start of this command keeps them all.
-func TestSystemdStoresTheSocketsOfEachPart(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "notify")
-	manager, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer manager.Close() //nolint:errcheck // nothing was written
-	l, err := layout.New(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	given := sockets.Take(systemd.Notifier{Socket: path})
-	defer given.Close() //nolint:errcheck // nothing was written
-	first, second := freePort(t), freePort(t)
-	opts := Options{NodeFlags: node1, StateDir: l.StateDir(), Sockets: given, Network: NetworkFlags{
-		Listen: map[string]string{"pleg": fmt.Sprint("127.0.0.1:", first), "configmux": fmt.Sprint("127.0.0.1:", second)},
-		Files:  authority.New(t, "ca").Issue(t, t.TempDir(), authority.Request{Name: "node-1"}), ObserveNames: "laptop",
-	}}
-	for _, service := range []layout.Service{layout.PLEG, layout.ConfigMux} {
-		held := opts.holdSockets(l, service, slog.New(slog.DiscardHandler))(t.Context())
-		if len(held) != 1 || held[0].Name != peertls.FlagListen {
-			t.Errorf("%s is given %v, want %s", service, held, peertls.FlagListen)
-		}
-		message := make([]byte, 200)
-		if err := manager.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
-			t.Fatal(err)
-		}
-		n, err := manager.Read(message)
-		if want := "FDSTORE=1\nFDNAME=" + string(service) + "-tls-listen"; err != nil || string(message[:n]) != want {
-			t.Errorf("systemd is told %q, %v; want %q", message[:n], err, want)
-		}
-	}
-	opts.keepSockets(l, slog.New(slog.DiscardHandler))
-	if !listens(first) || !listens(second) {
-		t.Error("the next start of the command has closed a socket that its configuration has")
 	}
 }

@@ -7,27 +7,22 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"path/filepath"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"k8s.io/utils/clock"
 
-	"github.com/quartet-node/quartet/cmd/quartet/internal/supervisor"
+	"github.com/quartet-node/quartet/cmd/internal/supervisor"
 	"github.com/quartet-node/quartet/cmd/quartet/internal/target"
 	"github.com/quartet-node/quartet/internal/layout"
 	"github.com/quartet-node/quartet/internal/logqueue"
-	"github.com/quartet-node/quartet/internal/memory"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/peertls"
 	"github.com/quartet-node/quartet/internal/sockets"
 	"github.com/quartet-node/quartet/internal/statedir"
 	"github.com/quartet-node/quartet/internal/systemd"
-	"github.com/quartet-node/quartet/internal/telemetry"
 	"github.com/quartet-node/quartet/internal/watchdog"
 )
 
@@ -35,13 +30,8 @@ const (
 	// Name is the name of this command's lock and PID file.
 	Name = "quartet"
 
-	// grace is the time for a service to stop. The services wait up to 5 s for calls in flight.
-	grace = 10 * time.Second
-	// stopTimeout is grace and the time to kill the remaining services.
-	stopTimeout = grace + 5*time.Second
-	// dirMode lets only root read the state; pidFileMode lets everyone read a process ID.
-	dirMode     = 0o700
-	pidFileMode = 0o644
+	// dirMode lets only root read the state.
+	dirMode = 0o700
 	// configMode is the mode of a configuration from this command, because headers of staticPodURLHeader may contain
 	// passwords.
 	configMode = 0o600
@@ -88,8 +78,6 @@ type Options struct {
 	Systemd systemd.Notifier
 	// Sockets holds the listening sockets of the services, at first the inherited ones. It is not a flag.
 	Sockets *sockets.Set
-	// known has the sockets of the services by the last configuration; nil remembers none.
-	known *knownSockets
 }
 
 func (o *Options) addFlags(flags *pflag.FlagSet) {
@@ -156,13 +144,13 @@ With --run-once it starts the pods that are desired at the start, prints the res
 and exits when all run, have ended or do not run after 10 tries, 17 minutes: with 0 if all run. They continue to run.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			opts.Systemd = systemd.Take() // before the services are started, which would inherit it
-			opts.Sockets = sockets.Take(opts.Systemd)
 			var err error
 			if once {
+				opts.Systemd = systemd.Take() // before the services are started, which would inherit it
+				opts.Sockets = sockets.Take(opts.Systemd)
 				err = runOnce(cmd.Context(), opts, cmd.OutOrStdout(), cmd.ErrOrStderr())
 			} else {
-				err = Run(cmd.Context(), opts, cmd.ErrOrStderr())
+				err = Become(cmd.Context(), opts, cmd.ErrOrStderr())
 			}
 			if errors.Is(err, os.ErrPermission) {
 				err = fmt.Errorf("%w: run the command as root", err)
@@ -180,84 +168,71 @@ and exits when all run, have ended or do not run after 10 tries, 17 minutes: wit
 // Run runs the four services, and others beside them, until the context ends. It fails at once if the configuration is
 // invalid, a binary is missing, or another command runs the node of this state directory (a *statedir.HeldError).
 func Run(ctx context.Context, opts Options, out io.Writer, others ...supervisor.Service) (err error) {
-	l, err := layout.New(opts.StateDir)
-	if err != nil {
-		return err
-	}
-	opts.known = &knownSockets{}
-	var logging telemetry.Logging
-	if opts.Config == nil {
-		if logging, err = opts.check(l); err != nil {
-			return err
-		}
-	}
-	if err := os.MkdirAll(l.StateDir(), dirMode); err != nil {
-		return fmt.Errorf("making the node's directories: %w", err)
-	}
-	lock, err := statedir.Lock(l.StateDir(), Name)
+	plan, lock, err := opts.begin()
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, lock.Release()) }()
-	if opts.Config != nil {
-		if err := statedir.WriteIfChanged(opts.ConfigFile, opts.Config, configMode); err != nil {
-			return err
-		}
-		if logging, err = opts.check(l); err != nil {
-			return err
-		}
-	}
+	return opts.host(ctx, plan, out, others...)
+}
 
-	names := []string{Name}
-	for _, s := range layout.Services() {
-		names = append(names, string(s))
+// Become is Run for a command that does nothing else: its process becomes the supervisor, which is a smaller program. It
+// returns as Run does, and runs the services in this process if that program is missing.
+func Become(ctx context.Context, opts Options, out io.Writer) (err error) {
+	plan, lock, err := opts.begin()
+	if err != nil {
+		return err
 	}
+	defer func() { err = errors.Join(err, lock.Release()) }()
+	path, err := find(supervisor.Program)
+	if err == nil {
+		return plan.Become(ctx, path, lock)
+	}
+	fmt.Fprintf(out, "%s: the services are supervised by this process, which needs more memory: %v\n", Name, err)
+	opts.Systemd = systemd.Take() // before the services are started, which would inherit it
+	opts.Sockets = sockets.Take(opts.Systemd)
+	return opts.host(ctx, plan, out)
+}
+
+// begin checks the configuration, and takes the lock of the node.
+func (o Options) begin() (plan supervisor.Plan, lock *statedir.Held, err error) {
+	l, err := layout.New(o.StateDir)
+	if err != nil {
+		return plan, nil, err
+	}
+	if o.Config == nil {
+		if plan, err = o.complete(l); err != nil {
+			return plan, nil, err
+		}
+	}
+	if err := os.MkdirAll(l.StateDir(), dirMode); err != nil {
+		return plan, nil, fmt.Errorf("making the node's directories: %w", err)
+	}
+	lock, err = statedir.Lock(l.StateDir(), Name)
+	if err != nil || o.Config == nil {
+		return plan, lock, err
+	}
+	err = statedir.WriteIfChanged(o.ConfigFile, o.Config, configMode)
+	if err == nil {
+		plan, err = o.complete(l)
+	}
+	if err != nil {
+		return plan, nil, errors.Join(err, lock.Release())
+	}
+	return plan, lock, nil
+}
+
+// host runs the services in this process.
+func (o Options) host(ctx context.Context, plan supervisor.Plan, out io.Writer, others ...supervisor.Service) error {
 	queue, shared := out.(*logqueue.Queue)
 	if !shared {
 		queue = logqueue.New(out)
 		defer queue.Close()
 	}
-	output := supervisor.NewOutput(queue, names...)
-	if logging.JSON {
-		output = supervisor.Whole(queue)
+	if o.Sockets == nil {
+		o.Sockets = &sockets.Set{}
 	}
-	logger := slog.New(logging.Handler(output.Prefixed(Name)))
-	if logging.JSON {
-		logger = logger.With("service", Name)
-	}
-	queue.OnDropped(func(lines int) {
-		logger.Warn("lines were dropped because the output of this command was not read", "lines", lines)
-	})
-	// The file is for people and scripts; quartet itself identifies a process by its lock.
-	if err := writePID(l); err != nil {
-		logger.Warn("cannot write the PID file", "error", err)
-	}
-	defer removePID(l, logger)
-	if opts.Sockets == nil {
-		opts.Sockets = &sockets.Set{}
-	}
-	defer func() { err = errors.Join(err, opts.Sockets.Close()) }()
-	services, err := opts.processes(l, output, logger)
-	if err != nil {
-		return err
-	}
-	opts.keepSockets(l, logger)
-	logger.Info("starting the services", "services", len(services), "pid", os.Getpid(), "state", l.StateDir(),
-		"config", opts.ConfigFile)
-	ctx, stop := context.WithCancel(ctx)
-	var background sync.WaitGroup
-	background.Go(func() { opts.announce(ctx, l, logger) })
-	background.Go(func() { opts.Systemd.KeepAlive(ctx, clock.RealClock{}, logger) })
-	background.Go(func() { memory.SmallAtRest(ctx, clock.RealClock{}) })
-	err = supervisor.Run(ctx, supervisor.Config{
-		Services:    append(services, others...),
-		Logger:      logger,
-		StopTimeout: stopTimeout,
-	})
-	stop()
-	background.Wait()
-	logger.Info("stopped; the pods continue to run")
-	return err
+	return plan.Run(ctx, supervisor.Host{Log: queue, Systemd: o.Systemd, Sockets: o.Sockets}, others...)
 }
 
 // Check fails if a service would refuse its flags or the file.
@@ -266,62 +241,66 @@ func (o Options) Check() error {
 	if err != nil {
 		return err
 	}
-	_, err = o.check(l)
+	_, err = o.plan(l)
 	return err
 }
 
-// check fails if a service would refuse its flags or the file, so that problems are reported once, before anything
-// starts. It returns the configuration of log lines.
-func (o Options) check(l layout.Layout) (logging telemetry.Logging, err error) {
+// complete is plan, and fails if a program is missing.
+func (o Options) complete(l layout.Layout) (supervisor.Plan, error) {
+	plan, err := o.plan(l)
+	for _, part := range plan.Parts {
+		if part.Path == "" {
+			_, missing := find(part.Name)
+			err = errors.Join(err, missing)
+		}
+	}
+	return plan, err
+}
+
+// plan returns the services and their flags. It fails if a service would refuse its flags or the file, so that problems
+// are reported once, before anything starts.
+func (o Options) plan(l layout.Layout) (supervisor.Plan, error) {
 	if err := errors.Join(
 		o.Log.check(), o.Network.check(), o.Programs.check(),
 		o.Configmux.check(o.Network.Files, o.Network.Listen, o.Programs.Parts),
 	); err != nil {
-		return telemetry.Logging{}, err
+		return supervisor.Plan{}, err
 	}
+	plan := supervisor.Plan{
+		Name: Name, StateDir: l.StateDir(), Config: o.ConfigFile, StuckTimeout: o.StuckTimeout,
+		FinalExit: nodeconfig.ExitWrong,
+	}
+	// Before the services read the file: if it changes meanwhile, they are asked again. They report an unreadable file.
+	plan.ConfigSum, _ = supervisor.ConfigSum(o.ConfigFile)
 	for _, service := range o.Configmux.Services() {
-		cfg, err := o.parse(l, service)
+		args := o.args(l, service)
+		cfg, err := nodeconfig.Parse(service, args, io.Discard)
 		if err != nil {
-			return telemetry.Logging{}, err
+			return supervisor.Plan{}, err
 		}
-		logging = cfg.Logging()
+		plan.Logging = cfg.Logging()
 		// The machine is the same for all services.
 		if service == layout.SyncLoop {
 			if err := cfg.FitMachine(os.DirFS("/")); err != nil {
-				return telemetry.Logging{}, err
+				return supervisor.Plan{}, err
 			}
 		}
+		part := supervisor.Part{Name: string(service), Args: args, Sockets: cfg.SharedSockets(service)}
+		own, missing := find(part.Name)
+		if missing == nil {
+			part.AskSockets = append([]string{own, nodeconfig.SocketsCommand}, args...)
+		}
+		if part.Path, part.Foreign = o.Programs.Parts[part.Name]; part.Foreign {
+			part.Args = foreignArgs(l, cfg, service, args)
+		} else {
+			part.Path = own
+		}
+		plan.Parts = append(plan.Parts, part)
 	}
-	_, err = o.CredentialProviders.Read()
-	return logging, err
-}
-
-func (o Options) processes(
-	l layout.Layout,
-	output *supervisor.Output,
-	logger *slog.Logger,
-) ([]supervisor.Service, error) {
-	var out []supervisor.Service
-	var errs []error
-	for _, service := range o.Configmux.Services() {
-		path, args, err := o.program(l, service)
-		errs = append(errs, err)
-		out = append(out, &supervisor.Process{
-			Name:    string(service),
-			Path:    path,
-			Args:    args,
-			Env:     o.env(service),
-			Output:  output,
-			PIDFile: l.PIDFile(string(service)),
-			Logger:  logger,
-			Grace:   grace,
-			Sockets: o.holdSockets(l, service, logger),
-			Guard:   o.guard(l.Address(service), string(service), logger),
-
-			FinalExit: nodeconfig.ExitWrong,
-		})
+	if _, err := o.CredentialProviders.Read(); err != nil {
+		return supervisor.Plan{}, err
 	}
-	return out, errors.Join(errs...)
+	return plan, nil
 }
 
 // args returns the flags of a service: those of the operator that the service has, and the addresses of the four.

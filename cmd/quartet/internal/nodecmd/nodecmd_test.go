@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
 
+	"github.com/quartet-node/quartet/cmd/internal/supervisor"
 	"github.com/quartet-node/quartet/internal/layout"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/test/authority"
@@ -116,10 +117,17 @@ func TestAServiceIsReplacedByAProgram(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	path, args, err := opts.program(l, layout.PLEG)
-	if err != nil || path != program || args[0] != "--listen="+l.Address(layout.PLEG) ||
-		args[1] != "--container-runtime-endpoint=unix:///run/cri.sock" || !slices.Contains(args, "--state-dir="+dir) {
-		t.Errorf("program() = %q, %q, %v", path, args, err)
+	plan, err := opts.complete(l)
+	part := partOf(t, plan, layout.PLEG)
+	if part.Path != program || !part.Foreign || part.Args[0] != "--listen="+l.Address(layout.PLEG) ||
+		part.Args[1] != "--container-runtime-endpoint=unix:///run/cri.sock" ||
+		!slices.Contains(part.Args, "--state-dir="+dir) {
+		t.Errorf("the part is %+v", part)
+	}
+	// This program has no services beside it.
+	if part := partOf(t, plan, layout.SyncLoop); part.Foreign || err == nil || !strings.Contains(err.Error(), "syncloop is neither") ||
+		strings.Contains(err.Error(), "pleg is neither") {
+		t.Errorf("the part is %+v, and the error %v", part, err)
 	}
 	for name, wrong := range map[string]ProgramFlags{
 		"must be configmux":           {Parts: map[string]string{"kubelet": program}},
@@ -131,6 +139,16 @@ func TestAServiceIsReplacedByAProgram(t *testing.T) {
 			t.Errorf("Check() error = %v, want one with %q", err, name)
 		}
 	}
+}
+
+// partOf returns a part of a plan.
+func partOf(t *testing.T, plan supervisor.Plan, service layout.Service) supervisor.Part {
+	t.Helper()
+	i := slices.IndexFunc(plan.Parts, func(p supervisor.Part) bool { return p.Name == string(service) })
+	if i < 0 {
+		t.Fatalf("there is no %s in %+v", service, plan)
+	}
+	return plan.Parts[i]
 }
 
 // TestANodeWithoutItsPluginsIsNotStarted: one error, before anything starts.

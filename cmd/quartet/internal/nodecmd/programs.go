@@ -2,7 +2,6 @@ package nodecmd
 
 import (
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -10,7 +9,6 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/quartet-node/quartet/internal/gosettings"
 	"github.com/quartet-node/quartet/internal/layout"
 	"github.com/quartet-node/quartet/internal/nodeconfig"
 )
@@ -73,28 +71,10 @@ func (f *ProgramFlags) check() error {
 	return nil
 }
 
-// program returns the path and the arguments of a service. A program that replaces one gets, before the flags of the
-// service, those that every part needs and that a service has by default or in the configuration file.
-func (o Options) program(l layout.Layout, service layout.Service) (path string, args []string, err error) {
-	args = o.args(l, service)
-	path, replaced := o.Programs.Parts[string(service)]
-	if !replaced {
-		path, err = find(string(service))
-		return path, args, err
-	}
-	cfg, err := nodeconfig.Parse(service, args, io.Discard)
-	if err != nil {
-		return "", nil, err
-	}
-	return path, slices.Concat([]string{
+// foreignArgs returns the arguments of a program that replaces a service: before the flags of the service, those that
+// every part needs and that a service has by default or in the configuration file.
+func foreignArgs(l layout.Layout, cfg nodeconfig.Config, service layout.Service, args []string) []string {
+	return slices.Concat([]string{
 		"--listen=" + l.Address(service), "--container-runtime-endpoint=" + cfg.Kubelet.ContainerRuntimeEndpoint,
-	}, args), nil
-}
-
-// env returns the environment of a service; nil for that of this process, which a program that replaces one gets.
-func (o Options) env(service layout.Service) []string {
-	if o.Programs.Parts[string(service)] != "" {
-		return nil
-	}
-	return gosettings.ChildEnv(os.Environ())
+	}, args)
 }

@@ -1,4 +1,6 @@
-package telemetry
+// Package logging writes the log lines of a process. It needs no other library, so that a small program can use it;
+// package telemetry adds the traces.
+package logging
 
 import (
 	"context"
@@ -13,11 +15,17 @@ import (
 	"time"
 )
 
+// Keys of log lines. Package telemetry has these and the others.
+const (
+	KeyError  = "error"
+	KeyReason = "reason"
+)
+
 // debugVerbosity is the verbosity from which details are logged.
 const debugVerbosity = 4
 
-// Logging holds the format and the verbosity of log lines.
-type Logging struct {
+// Config is the format and the verbosity of log lines.
+type Config struct {
 	// JSON writes each line as a JSON object instead of KEY=VALUE.
 	JSON bool
 	// Verbosity follows klog: 0 to 2 logs what an operator needs, 4 and more adds the details of each decision.
@@ -42,26 +50,26 @@ func levelOf(verbosity int) slog.Level {
 }
 
 // Handler writes log lines to w.
-func (l Logging) Handler(w io.Writer) slog.Handler { return l.handler(w, NewVerbosity(l.Verbosity)) }
+func (c Config) Handler(w io.Writer) slog.Handler { return c.HandlerWith(w, NewVerbosity(c.Verbosity)) }
 
-// handler is Handler with a verbosity that can change, instead of that of l.
-func (l Logging) handler(w io.Writer, verbosity *Verbosity) slog.Handler {
+// HandlerWith is Handler with a verbosity that can change, instead of that of c.
+func (c Config) HandlerWith(w io.Writer, verbosity *Verbosity) slog.Handler {
 	level := lowest{verbosity: verbosity, parts: slog.LevelInfo}
-	for _, part := range l.Parts {
+	for _, part := range c.Parts {
 		level.parts = min(level.parts, levelOf(part.Verbosity))
 	}
 	options := &slog.HandlerOptions{Level: level}
 	var handler slog.Handler = slog.NewTextHandler(w, options)
-	if l.JSON {
+	if c.JSON {
 		options.AddSource, options.ReplaceAttr = true, kubernetesKeys
 		handler = slog.NewJSONHandler(w, options)
 	}
-	if len(l.Parts) == 0 {
+	if len(c.Parts) == 0 {
 		return handler
 	}
 	return byPart{
 		Handler: handler,
-		levels:  &partLevels{verbosity: verbosity, parts: l.Parts, known: map[uintptr]slog.Level{}},
+		levels:  &partLevels{verbosity: verbosity, parts: c.Parts, known: map[uintptr]slog.Level{}},
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/quartet-node/quartet/cmd/quartet/internal/supervisor"
+	"github.com/quartet-node/quartet/cmd/internal/supervisor"
 	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/logbuffer"
 )
@@ -23,6 +23,12 @@ import (
 func TestMain(m *testing.M) {
 	if len(os.Args) > 2 && os.Args[1] == server {
 		if err := serve(os.Args[2]); err != nil {
+			panic(err)
+		}
+		return
+	}
+	if done, err := role(); done {
+		if err != nil {
 			panic(err)
 		}
 		return

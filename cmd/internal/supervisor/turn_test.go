@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quartet-node/quartet/cmd/quartet/internal/supervisor"
+	"github.com/quartet-node/quartet/cmd/internal/supervisor"
 	"github.com/quartet-node/quartet/internal/sockets"
 	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/logbuffer"

@@ -13,7 +13,7 @@ import (
 
 	"github.com/creack/pty"
 
-	"github.com/quartet-node/quartet/cmd/quartet/internal/supervisor"
+	"github.com/quartet-node/quartet/cmd/internal/supervisor"
 	"github.com/quartet-node/quartet/internal/logqueue"
 	"github.com/quartet-node/quartet/test/eventually"
 	"github.com/quartet-node/quartet/test/logbuffer"

@@ -2,7 +2,6 @@ package supervisor
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -14,11 +13,7 @@ import (
 	"time"
 
 	"github.com/quartet-node/quartet/internal/sockets"
-	"github.com/quartet-node/quartet/internal/statedir"
 )
-
-// pidFileMode lets everyone read a process ID.
-const pidFileMode = 0o644
 
 // Process is a child process as a Service.
 type Process struct {
@@ -139,20 +134,14 @@ func (p *Process) writePID(pid int) error {
 	if p.PIDFile == "" {
 		return nil
 	}
-	return statedir.Inform(func() error {
-		return statedir.ReplaceFile(p.PIDFile, fmt.Appendf(nil, "%d\n", pid), pidFileMode)
-	})
+	return writePID(p.PIDFile, pid)
 }
 
 func (p *Process) removePID() error {
 	if p.PIDFile == "" {
 		return nil
 	}
-	err := statedir.Inform(func() error { return os.Remove(p.PIDFile) })
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	return err
+	return removePID(p.PIDFile)
 }
 
 // NewOutput returns an Output for the named processes.

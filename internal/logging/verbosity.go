@@ -1,4 +1,4 @@
-package telemetry
+package logging
 
 import (
 	"log/slog"
@@ -16,14 +16,6 @@ func NewVerbosity(configured int) *Verbosity {
 	v := &Verbosity{configured: configured}
 	v.Set(configured)
 	return v
-}
-
-// VerbosityOf returns the verbosity of a logger of Setup. That of another logger is 0, and a change has no effect.
-func VerbosityOf(logger *slog.Logger) *Verbosity {
-	if h, ok := logger.Handler().(withTraceIDs); ok {
-		return h.verbosity
-	}
-	return NewVerbosity(0)
 }
 
 // Configured returns the value at the start of the process.

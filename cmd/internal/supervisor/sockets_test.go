@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quartet-node/quartet/cmd/quartet/internal/supervisor"
+	"github.com/quartet-node/quartet/cmd/internal/supervisor"
 	"github.com/quartet-node/quartet/internal/sockets"
 	"github.com/quartet-node/quartet/internal/systemd"
 	"github.com/quartet-node/quartet/test/eventually"

@@ -1,0 +1,164 @@
+package systemd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/procfs"
+	"golang.org/x/sys/unix"
+	"k8s.io/utils/clock"
+)
+
+const (
+	// maxMessage bounds the bytes of a message that are read.
+	maxMessage = 4096
+	// reportTimeout is how long a process may send nothing: five periods of package watchdog.
+	reportTimeout = 10 * time.Second
+)
+
+// Listener is for a parent process what systemd is for a unit of Type=notify: it receives the messages of sd_notify(3)
+// of one child process after another. Its socket is in no file system, so that a disk can neither lack it nor delay it.
+// The kernel says who has sent a message, and one that is not of a child of this process is dropped.
+type Listener struct {
+	conn     *net.UnixConn
+	clock    clock.PassiveClock
+	watchdog time.Duration
+	ready    chan struct{}
+
+	mu sync.Mutex
+	// pid is the child that has reported last that it works, at the time of alive. 0 if none has.
+	pid   int
+	alive time.Time
+}
+
+// Listen opens the socket of a Listener. A child is to report that it works within the watchdog's time, as with
+// WatchdogSec of a unit; never if that is 0. Run closes the socket.
+func Listen(watchdog time.Duration, clock clock.PassiveClock) (*Listener, error) {
+	// The kernel chooses the name: unix(7), "autobind".
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Net: "unixgram"})
+	if err != nil {
+		return nil, fmt.Errorf("listening to a child process: %w", err)
+	}
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	var setErr error
+	if err := raw.Control(func(fd uintptr) {
+		setErr = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSCRED, 1)
+	}); err != nil || setErr != nil {
+		return nil, errors.Join(err, setErr, conn.Close())
+	}
+	return &Listener{conn: conn, clock: clock, watchdog: watchdog, ready: make(chan struct{})}, nil
+}
+
+// Env returns the variables for the environment of the child, NAME=VALUE.
+func (l *Listener) Env() []string {
+	env := []string{variable + "=" + l.conn.LocalAddr().String()}
+	if l.watchdog > 0 {
+		env = append(env, watchdogVariable+"="+strconv.FormatInt(l.watchdog.Microseconds(), 10))
+	}
+	return env
+}
+
+// Ready is closed when a child has reported for the first time that it is ready.
+func (l *Listener) Ready() <-chan struct{} { return l.ready }
+
+// Run receives messages until ctx ends, and closes the socket. It fails if the socket cannot be read; no child
+// stands still then.
+func (l *Listener) Run(ctx context.Context) error {
+	defer context.AfterFunc(ctx, func() { _ = l.conn.Close() })() // nothing was written
+	message := make([]byte, maxMessage)
+	// There is no room for descriptors, which the kernel then drops.
+	credentials := make([]byte, unix.CmsgSpace(unix.SizeofUcred))
+	for {
+		n, c, _, _, err := l.conn.ReadMsgUnix(message, credentials)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			l.forget()
+			return errors.Join(fmt.Errorf("reading the messages of a child process: %w", err), l.conn.Close())
+		}
+		l.take(string(message[:n]), sender(credentials[:c]))
+	}
+}
+
+// sender returns the process that the kernel names; 0 if it names none.
+func sender(control []byte) int {
+	messages, err := unix.ParseSocketControlMessage(control)
+	if err != nil {
+		return 0
+	}
+	for _, m := range messages {
+		if ucred, err := unix.ParseUnixCredentials(&m); err == nil {
+			return int(ucred.Pid)
+		}
+	}
+	return 0
+}
+
+func (l *Listener) take(message string, pid int) {
+	assignments := strings.Split(message, "\n")
+	isReady, isAlive := slices.Contains(assignments, ready), slices.Contains(assignments, alive)
+	if !isReady && !isAlive || !l.known(pid) && !isChild(pid) {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if isAlive {
+		l.pid, l.alive = pid, l.clock.Now()
+	}
+	select {
+	case <-l.ready:
+	default:
+		if isReady {
+			close(l.ready)
+		}
+	}
+}
+
+// forget forgets the last child, which cannot report any more.
+func (l *Listener) forget() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.pid = 0
+}
+
+func (l *Listener) known(pid int) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.pid == pid && pid != 0
+}
+
+// isChild reports whether a process is a child of this one.
+func isChild(pid int) bool {
+	proc, err := procfs.NewProc(pid)
+	if err != nil {
+		return false
+	}
+	stat, err := proc.Stat()
+	return err == nil && stat.PPID == os.Getpid()
+}
+
+// Stands returns why a child stands still: it has reported that it works, and does so no longer. It is nil for one that
+// has not reported yet: it is starting, stands by for another one, or does not know the protocol.
+func (l *Listener) Stands(pid int) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.pid != pid {
+		return nil
+	}
+	if quiet := l.clock.Since(l.alive); quiet > reportTimeout {
+		return fmt.Errorf("it has not reported for %v that it works", quiet.Round(time.Second))
+	}
+	return nil
+}
