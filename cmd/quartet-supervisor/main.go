@@ -1,5 +1,5 @@
-// Command quartet-supervisor keeps the services of a node running. "quartet node" becomes it. Package supervisor describes
-// it.
+// Command quartet-supervisor keeps the services of a node running. "quartet node" becomes it. Package supervisor
+// describes it.
 package main
 
 import "github.com/quartet-node/quartet/cmd/internal/supervisor"

@@ -20,7 +20,7 @@ const (
 	SocketMetrics  = "metrics-listen"
 )
 
-// SocketsCommand is the sub-command of a service that prints its SharedSockets as a JSON array, and fails with ExitWrong
+// SocketsCommand is the sub-command of a service that prints its SharedSockets as a JSON array. It fails with ExitWrong
 // for a configuration with which the service would not start.
 const SocketsCommand = "sockets"
 

@@ -79,8 +79,8 @@ func Main(name nodeconfig.Service, run Run) {
 }
 
 // Start is Main without the globals of the process: it returns the exit code. If the first argument is "health", it
-// queries the process that was started with the other arguments, and starts none. If it is "sockets", it prints those that
-// the process would listen on. If it is "guard", it runs the process as a child.
+// queries the process that was started with the other arguments, and starts none. If it is "sockets", it prints those
+// that the process would listen on. If it is "guard", it runs the process as a child.
 func Start(ctx context.Context, name nodeconfig.Service, args []string, stdout, stderr io.Writer, run Run) int {
 	if len(args) > 0 && args[0] == healthCommand {
 		return health(ctx, name, args[1:], stdout, stderr)

@@ -132,7 +132,7 @@ func (h *Held) Pass() (fd int, err error) {
 // Passed returns the lock that the program has passed which this process has been before. No child inherits it.
 func Passed(fd int) (*Held, error) {
 	unix.CloseOnExec(fd)
-	file := os.NewFile(uintptr(fd), "lock") //nolint:gosec // a descriptor fits
+	file := os.NewFile(uintptr(fd), "lock")
 	if file == nil {
 		return nil, fmt.Errorf("%d is no descriptor of a lock", fd)
 	}

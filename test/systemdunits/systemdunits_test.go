@@ -68,7 +68,7 @@ func install(t *testing.T) {
 		must(t, os.MkdirAll(dir, 0o755))
 	}
 	bin := harness.BinDir(t)
-	for _, name := range append(names(), "quartet") {
+	for _, name := range append(names(), "quartet", "quartet-supervisor") {
 		// A link into a home directory or /tmp would lead nowhere, because the units do not see all of them.
 		program, err := os.ReadFile(filepath.Join(bin, name))
 		must(t, err)

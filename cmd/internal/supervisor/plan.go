@@ -176,8 +176,8 @@ func (n *node) run(ctx context.Context, others []Service) error {
 	return err
 }
 
-// announce notifies systemd that the node is ready when each of its processes has been, and that it stops when ctx ends.
-// It returns then.
+// announce notifies systemd that the node is ready when each of its processes has been, and that it stops when ctx
+// ends. It returns then.
 func (n *node) announce(ctx context.Context, starting []*systemd.Listener) {
 	for _, listener := range starting {
 		select {
@@ -304,7 +304,7 @@ func askSockets(ctx context.Context, command []string) ([]sockets.Shared, error)
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, command[0], command[1:]...) //nolint:gosec // it is a program of the plan
+	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	var complaint bytes.Buffer
 	cmd.Stderr = &complaint
 	out, err := cmd.Output()

@@ -70,7 +70,10 @@ func memoryFile(value any) (fd int, err error) {
 	if err != nil {
 		return -1, err
 	}
-	fd, err = unix.MemfdCreate("plan", 0)
+	fd, err = unix.MemfdCreate("plan", unix.MFD_NOEXEC_SEAL) // sysctl vm.memfd_noexec may require it
+	if errors.Is(err, unix.EINVAL) {                         // before Linux 6.3
+		fd, err = unix.MemfdCreate("plan", 0)
+	}
 	if err != nil {
 		return -1, err
 	}
@@ -84,8 +87,8 @@ func memoryFile(value any) (fd int, err error) {
 	return fd, nil
 }
 
-// Main runs the plan that this process has inherited until SIGINT or SIGTERM, and exits: with 1 after an error, which is
-// on standard error.
+// Main runs the plan that this process has inherited until SIGINT or SIGTERM, and exits: with 1 after an error, which
+// is on standard error.
 func Main() {
 	gosettings.Begin()
 	if len(os.Args) > 1 && (os.Args[1] == "--help" || os.Args[1] == "-h") && os.Getenv(variable) == "" {

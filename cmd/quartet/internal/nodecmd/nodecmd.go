@@ -176,8 +176,8 @@ func Run(ctx context.Context, opts Options, out io.Writer, others ...supervisor.
 	return opts.host(ctx, plan, out, others...)
 }
 
-// Become is Run for a command that does nothing else: its process becomes the supervisor, which is a smaller program. It
-// returns as Run does, and runs the services in this process if that program is missing.
+// Become is Run for a command that does nothing else: its process becomes the supervisor, which is a smaller program.
+// If that program is missing, it runs the services in this process.
 func Become(ctx context.Context, opts Options, out io.Writer) (err error) {
 	plan, lock, err := opts.begin()
 	if err != nil {

@@ -125,8 +125,8 @@ func TestAServiceIsReplacedByAProgram(t *testing.T) {
 		t.Errorf("the part is %+v", part)
 	}
 	// This program has no services beside it.
-	if part := partOf(t, plan, layout.SyncLoop); part.Foreign || err == nil || !strings.Contains(err.Error(), "syncloop is neither") ||
-		strings.Contains(err.Error(), "pleg is neither") {
+	if part := partOf(t, plan, layout.SyncLoop); part.Foreign || err == nil ||
+		!strings.Contains(err.Error(), "syncloop is neither") || strings.Contains(err.Error(), "pleg is neither") {
 		t.Errorf("the part is %+v, and the error %v", part, err)
 	}
 	for name, wrong := range map[string]ProgramFlags{
