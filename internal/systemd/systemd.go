@@ -1,6 +1,6 @@
-// Package systemd notifies the systemd that has started a process of its state, as sd_notify(3) describes: a unit of
-// Type=notify is active when its process is ready, and not before. It also stores descriptors in systemd during a
-// restart. A Listener is the other side, for a parent process that is not systemd.
+// Package systemd notifies the systemd, or another supervisor, that has started a process of its state, as sd_notify(3)
+// describes: a unit of Type=notify is active when its process is ready, and not before. It also stores descriptors in
+// systemd during a restart. A Listener is the other side, for a parent process that is not systemd.
 //
 // go-systemd's package daemon is not used because it reads the socket from the environment for each message, so that
 // child processes would inherit it.
@@ -101,7 +101,7 @@ func (n Notifier) sendWith(message string, file *os.File, logger *slog.Logger) {
 		return
 	}
 	if err := write(n.Socket, message, file); err != nil {
-		logger.Warn("cannot notify systemd of the state of this process", "message", message, logging.KeyError, err)
+		logger.Warn("cannot notify the supervisor of the state of this process", "message", message, logging.KeyError, err)
 	}
 }
 

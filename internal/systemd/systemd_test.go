@@ -101,7 +101,7 @@ func TestWithoutSystemdNotifyIsANoOp(t *testing.T) {
 		t.Errorf("the log has %s", &log)
 	}
 	systemd.Notifier{Socket: filepath.Join(t.TempDir(), "gone")}.Ready(logger)
-	if !strings.Contains(log.String(), "cannot notify systemd") || !strings.Contains(log.String(), "READY=1") {
+	if !strings.Contains(log.String(), "cannot notify the supervisor") || !strings.Contains(log.String(), "READY=1") {
 		t.Errorf("that nobody takes the message is said as %s", &log)
 	}
 }

@@ -44,7 +44,7 @@ type inheritance struct {
 
 // Become replaces this process by the program at a path, which is Program, to run the plan. The process keeps its ID,
 // its arguments, its standard streams, what systemd has passed to it, and the lock of the node. Everything else of it
-// ends. It returns only if that fails, or if ctx has ended.
+// ends. It returns only if that fails, or without an error if ctx has ended.
 func (p Plan) Become(ctx context.Context, path string, lock *statedir.Held) error {
 	fd, err := lock.Pass()
 	if err != nil {
@@ -57,7 +57,7 @@ func (p Plan) Become(ctx context.Context, path string, lock *statedir.Held) erro
 	// From now on a signal ends the process. There is nothing to stop before the program has started.
 	signal.Reset(syscall.SIGINT, syscall.SIGTERM)
 	if ctx.Err() != nil {
-		return errors.Join(ctx.Err(), unix.Close(file))
+		return unix.Close(file)
 	}
 	env := append(gosettings.ChildEnv(os.Environ()), variable+"="+strconv.Itoa(file))
 	err = syscall.Exec(path, os.Args, env) //nolint:gosec // it is a program of this build
