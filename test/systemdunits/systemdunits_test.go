@@ -340,8 +340,8 @@ func askHealth(t *testing.T) (string, error) {
 	return strings.TrimSpace(string(body)), err
 }
 
-// noneSpeaksForTheUnit checks that the children of quartet.service have another socket for notifications than systemd's,
-// which the unit itself has.
+// noneSpeaksForTheUnit checks that the children of quartet.service have another socket for notifications than that of
+// systemd, which the unit itself has.
 func noneSpeaksForTheUnit(t *testing.T) {
 	t.Helper()
 	socketOf := func(dir string) string {
