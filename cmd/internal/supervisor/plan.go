@@ -144,8 +144,11 @@ type node struct {
 func (n *node) run(ctx context.Context, others []Service) error {
 	n.keepSockets()
 	ctx, stop := context.WithCancel(ctx)
+	// The processes report also that they stop.
+	listening, deafen := context.WithCancel(context.WithoutCancel(ctx))
 	var background sync.WaitGroup
 	defer background.Wait()
+	defer deafen()
 	defer stop()
 	var services []Service
 	var starting []*systemd.Listener
@@ -155,7 +158,7 @@ func (n *node) run(ctx context.Context, others []Service) error {
 			return err
 		}
 		background.Go(func() {
-			if err := listener.Run(ctx); err != nil {
+			if err := listener.Run(listening); err != nil {
 				n.logger.Error("a process is not watched", "process", part.Name, logging.KeyError, err)
 			}
 		})
@@ -171,6 +174,7 @@ func (n *node) run(ctx context.Context, others []Service) error {
 	background.Go(func() { memory.SmallAtRest(ctx, clock.RealClock{}) })
 	err := Run(ctx, Config{Services: append(services, others...), Logger: n.logger, StopTimeout: stopTimeout})
 	stop()
+	deafen()
 	background.Wait()
 	n.logger.Info("stopped; the pods continue to run")
 	return err

@@ -63,6 +63,7 @@ func role() (done bool, err error) {
 		notifier.Ready(slog.Default())
 		fmt.Println("environment", os.Getenv("QUARTET_PLAN"), os.Getenv("NOTIFY_SOCKET"), "end")
 		<-ctx.Done()
+		notifier.Stopping(slog.Default())
 		return true, nil
 	default:
 		return false, nil
@@ -149,6 +150,9 @@ func TestACommandBecomesTheSupervisor(t *testing.T) {
 	await("STOPPING=1")
 	if err := cmd.Wait(); err != nil {
 		t.Errorf("after SIGTERM: %v", err)
+	}
+	if strings.Contains(log.String(), "cannot notify") {
+		t.Errorf("a part cannot report that it stops")
 	}
 	lock, err := statedir.Lock(l.StateDir(), "quartet")
 	if err != nil {
