@@ -1,6 +1,7 @@
 // Package watchdog finds processes that stand still. Each process checks its own loops with a Dog, publishes the
 // result in its health, and reports to its parent while all of them turn. A parent that gets no reports for too long
-// ends it: the supervisor of "quartet node" and the command "guard" in a container with a Guard, systemd by WatchdogSec.
+// ends it: the supervisor of "quartet node" and the command "guard" in a container with a Guard, systemd by
+// WatchdogSec.
 package watchdog
 
 import (

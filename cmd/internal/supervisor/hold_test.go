@@ -108,7 +108,9 @@ func TestSocketsAreThoseOfTheFileAsItIs(t *testing.T) {
 	if got := held(); got != "[readOnlyPort]" || listens(third) {
 		t.Errorf("with a port that is taken syncloop is given %s", got)
 	}
-	for _, want := range []string{"WARN", "socket=port", fmt.Sprint("127.0.0.1:", first), "address already in use", "tries to listen by itself"} {
+	for _, want := range []string{
+		"WARN", "socket=port", fmt.Sprint("127.0.0.1:", first), "address already in use", "tries to listen by itself",
+	} {
 		if !strings.Contains(log.String(), want) {
 			t.Errorf("the log has %s, and not %s", &log, want)
 		}

@@ -1,7 +1,9 @@
 package supervisor
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -26,5 +28,9 @@ func writePID(path string, pid int) error {
 
 // removePID removes a PID file that may be gone.
 func removePID(path string) error {
-	return ignoreMissing(statedir.Inform(func() error { return os.Remove(path) }))
+	err := statedir.Inform(func() error { return os.Remove(path) })
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -320,12 +319,4 @@ func askSockets(ctx context.Context, command []string) ([]sockets.Shared, error)
 		return nil, fmt.Errorf("%s prints %q: %w", command[0], out, err)
 	}
 	return all, nil
-}
-
-// ignoreMissing drops the error of a file that is not there.
-func ignoreMissing(err error) error {
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return err
 }

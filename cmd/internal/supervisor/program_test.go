@@ -209,10 +209,11 @@ func TestAPartThatCannotWorkEndsItsNode(t *testing.T) {
 		lines <- all
 	}()
 	queue := logqueue.New(writer)
+	const fails = "echo 'pleg: --config: it is wrong' >&2; exit 78"
 	plan := supervisor.Plan{
 		Name: "quartet", StateDir: t.TempDir(), FinalExit: 78,
 		Parts: []supervisor.Part{
-			{Name: "pleg", Path: "/bin/sh", Args: []string{"-c", "echo 'pleg: --config: it is wrong' >&2; exit 78"}, Foreign: true},
+			{Name: "pleg", Path: "/bin/sh", Args: []string{"-c", fails}, Foreign: true},
 			{Name: "syncloop", Path: "/bin/sh", Args: []string{"-c", steady}, Foreign: true},
 		},
 	}

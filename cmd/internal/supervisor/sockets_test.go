@@ -18,6 +18,7 @@ import (
 	"github.com/quartet-node/quartet/internal/sockets"
 	"github.com/quartet-node/quartet/internal/systemd"
 	"github.com/quartet-node/quartet/test/eventually"
+	"github.com/quartet-node/quartet/test/freeport"
 	"github.com/quartet-node/quartet/test/logbuffer"
 )
 
@@ -133,14 +134,11 @@ func TestAConnectionWaitsForAProcessThatIsAway(t *testing.T) {
 
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := freeport.Find()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := listener.Close(); err != nil {
-		t.Fatal(err)
-	}
-	return listener.Addr().String()
+	return fmt.Sprint("127.0.0.1:", port)
 }
 
 func dial(t *testing.T, address string) net.Conn {

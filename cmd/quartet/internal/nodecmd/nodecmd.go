@@ -270,8 +270,9 @@ func (o Options) plan(l layout.Layout) (supervisor.Plan, error) {
 		Name: Name, StateDir: l.StateDir(), Config: o.ConfigFile, StuckTimeout: o.StuckTimeout,
 		FinalExit: nodeconfig.ExitWrong,
 	}
-	// Before the services read the file: if it changes meanwhile, they are asked again. They report an unreadable file.
-	plan.ConfigSum, _ = supervisor.ConfigSum(o.ConfigFile)
+	// Before the services read the file: if it changes meanwhile, they are asked again.
+	sum, unread := supervisor.ConfigSum(o.ConfigFile)
+	plan.ConfigSum = sum
 	for _, service := range o.Configmux.Services() {
 		args := o.args(l, service)
 		cfg, err := nodeconfig.Parse(service, args, io.Discard)
@@ -296,6 +297,9 @@ func (o Options) plan(l layout.Layout) (supervisor.Plan, error) {
 			part.Path = own
 		}
 		plan.Parts = append(plan.Parts, part)
+	}
+	if unread != nil { // the services, which say more about it, have read it since
+		return supervisor.Plan{}, fmt.Errorf("--config: %w: try again", unread)
 	}
 	if _, err := o.CredentialProviders.Read(); err != nil {
 		return supervisor.Plan{}, err
