@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
@@ -18,6 +19,7 @@ const Loops = "loops"
 // dependency is available, and a sentence for people.
 type Health struct {
 	server *health.Server
+	served atomic.Bool
 
 	mu      sync.Mutex
 	waiting map[string]string
@@ -29,6 +31,9 @@ func NewHealth() *Health {
 	h.SetStuck(nil)
 	return h
 }
+
+// Served reports whether a server has had this health: Serve has listened.
+func (h *Health) Served() bool { return h.served.Load() }
 
 // SetStuck records which loops of the process stand still.
 func (h *Health) SetStuck(loops []string) {

@@ -85,6 +85,7 @@ func Serve(ctx context.Context, cfg Config) error {
 		stop(server, unary)
 		return nil
 	})
+	cfg.Health.served.Store(true)
 	if cfg.Ready != nil {
 		cfg.Ready()
 	}

@@ -2,22 +2,63 @@ package service
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
+	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health/grpc_health_v1"
 	"k8s.io/utils/clock"
 
+	"github.com/quartet-node/quartet/internal/nodeconfig"
 	"github.com/quartet-node/quartet/internal/rpc"
-	"github.com/quartet-node/quartet/internal/systemd"
 	"github.com/quartet-node/quartet/internal/watchdog"
 )
 
-// Watch checks the loops of a process until ctx ends. A loop that stands still is in the process's health and log, and
-// systemd gets no message of the watchdog; so the parent of the process ends it.
+const (
+	// serverPeriod is the interval of connections to the own server.
+	serverPeriod = 10 * time.Second
+	// serverTimeout is how long the server may take for its answer, which needs no I/O.
+	serverTimeout = 5 * time.Second
+)
+
+// Watch checks the loops of a process, and its server, until ctx ends. What stands still is in the process's health and
+// log, and the parent of the process, or systemd, gets no message that it works; so they end it.
 func Watch(
-	ctx context.Context, notifier systemd.Notifier, logger *slog.Logger, health *rpc.Health, loops ...watchdog.Loop,
+	ctx context.Context, cfg nodeconfig.Config, logger *slog.Logger, health *rpc.Health, loops ...watchdog.Loop,
 ) error {
+	server := watchdog.Loop{Name: "server", Check: answers(ctx, health, cfg.Listen, serverTimeout), Every: serverPeriod}
 	return watchdog.New(watchdog.Config{
-		Loops: loops, Changed: health.SetStuck, Alive: func() { notifier.Alive(logger) },
+		Loops: append(loops, server), Changed: health.SetStuck, Alive: func() { cfg.Systemd.Alive(logger) },
 		Clock: clock.RealClock{}, Logger: logger,
 	}).Run(ctx)
+}
+
+// answers returns a Check of the server of this process. It connects as any client does. A server that does not answer
+// hangs, or its socket was removed; a new process helps in both cases.
+func answers(ctx context.Context, health *rpc.Health, address string, timeout time.Duration) func() error {
+	return func() error {
+		if !health.Served() {
+			return nil
+		}
+		if err := ask(ctx, address, timeout); err != nil && ctx.Err() == nil {
+			return fmt.Errorf("its server at %s does not answer: %w", address, err)
+		}
+		return nil
+	}
+}
+
+// ask returns nil if the server of an address answers, whatever that is.
+func ask(ctx context.Context, address string, timeout time.Duration) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	conn, err := rpc.Dial(address)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, conn.Close()) }()
+	request := &grpc_health_v1.HealthCheckRequest{Service: rpc.Loops}
+	_, err = grpc_health_v1.NewHealthClient(conn).Check(ctx, request, grpc.WaitForReady(true))
+	return err
 }

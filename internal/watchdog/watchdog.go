@@ -5,6 +5,7 @@
 package watchdog
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -31,6 +32,8 @@ type Loop struct {
 	Name string
 	// Check returns why the loop stands still; nil while it turns. It may block only as long as the loop does.
 	Check func() error
+	// Every is the interval of checks, at most half of Limit; 0 is Period.
+	Every time.Duration
 }
 
 // Turned returns a Check of a loop that records the time of its last turn: it fails if that is longer ago than the
@@ -87,7 +90,7 @@ func (d *Dog) Run(ctx context.Context) error {
 		}()
 		group.Go(func() error {
 			defer close(due)
-			d.pace(ctx, due)
+			d.pace(ctx, cmp.Or(loop.Every, Period), due)
 			return nil
 		})
 	}
@@ -99,7 +102,7 @@ func (d *Dog) Run(ctx context.Context) error {
 }
 
 // pace requests a check in each period, unless one is still running.
-func (d *Dog) pace(ctx context.Context, due chan<- struct{}) {
+func (d *Dog) pace(ctx context.Context, period time.Duration, due chan<- struct{}) {
 	for {
 		select {
 		case due <- struct{}{}:
@@ -108,7 +111,7 @@ func (d *Dog) pace(ctx context.Context, due chan<- struct{}) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-d.cfg.Clock.After(Period):
+		case <-d.cfg.Clock.After(period):
 		}
 	}
 }

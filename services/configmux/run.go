@@ -63,7 +63,7 @@ func run(ctx context.Context, cfg nodeconfig.Config, tel *telemetry.Telemetry) (
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return desired.run(ctx) })
 	group.Go(func() error {
-		return service.Watch(ctx, cfg.Systemd, tel.Logger, health, desired.loops()...)
+		return service.Watch(ctx, cfg, tel.Logger, health, desired.loops()...)
 	})
 	if shown, ok := certexpiry.OfFiles(cfg.TLS); ok {
 		watched := certexpiry.New(shown, registry, clock.RealClock{}, tel.Logger)

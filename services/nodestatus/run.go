@@ -155,7 +155,7 @@ func serve(
 	group.Go(func() error { return node.events.run(ctx) })
 	group.Go(func() error { return heart.Run(ctx) })
 	group.Go(func() error {
-		return service.Watch(ctx, cfg.Systemd, logger, health, node.loops(heart)...)
+		return service.Watch(ctx, cfg, logger, health, node.loops(heart)...)
 	})
 	if shutdowns != nil {
 		group.Go(func() error {

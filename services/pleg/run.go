@@ -123,7 +123,7 @@ func observe(
 	group.Go(func() error { return relister.Run(ctx) })
 	group.Go(func() error { return book.Run(ctx) })
 	group.Go(func() error {
-		return service.Watch(ctx, cfg.Systemd, logger, health, watchdog.Loop{Name: "relist", Check: relister.Stands})
+		return service.Watch(ctx, cfg, logger, health, watchdog.Loop{Name: "relist", Check: relister.Stands})
 	})
 	group.Go(func() error { return runtime.Run(ctx) })
 	group.Go(func() error {

@@ -111,7 +111,7 @@ type watched struct {
 func watchLoops(h *host, w watched, parts *components.Group) {
 	turned := func() time.Time { return w.loop.Health().LastTurn }
 	parts.Run("watchdog", func(ctx context.Context) error {
-		return service.Watch(ctx, h.cfg.Systemd, h.logger, h.health,
+		return service.Watch(ctx, h.cfg, h.logger, h.health,
 			watchdog.Loop{Name: "sync loop", Check: watchdog.Turned(time.Now, turned, watchdog.Limit)},
 			watchdog.Loop{Name: "store", Check: func() error { w.store.Len(); return nil }},
 			watchdog.Loop{Name: "workers", Check: func() error { w.workers.Census(); return nil }},

@@ -1,0 +1,4 @@
+package service
+
+// Answers is the Check of the server of a process.
+var Answers = answers
