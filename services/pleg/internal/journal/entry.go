@@ -6,16 +6,21 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"maps"
 	"strconv"
 
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 
 	lifecyclev1 "github.com/quartet-node/quartet/gen/quartet/lifecycle/v1"
 	"github.com/quartet-node/quartet/services/pleg/internal/record"
 )
 
-// version is the version of the file's format.
-const version = 1
+const (
+	// version is the version of the file's format, and textVersion the one that has the status of a pod as JSON, which
+	// takes ten times as long to read: that of v0.1.0.
+	version, textVersion = 2, 1
+)
 
 // entry is one line of the file: "CRC JSON", the checksum (CRC-32C) of the rest of the line in 8 hexadecimal digits.
 type entry struct {
@@ -27,15 +32,17 @@ type entry struct {
 	// Tokens are the tokens of followers that have received everything up to this line.
 	Tokens [][]byte `json:"tokens"`
 	// Pods are the pods with changes since the previous line; all pods in the first line.
-	Pods []json.RawMessage `json:"pods,omitempty"`
+	Pods []pod `json:"pods,omitempty"`
 	// Gone are the UIDs of pods that the runtime does not have any more.
 	Gone []string `json:"gone,omitempty"`
 }
 
 // pod is a pod in an entry.
 type pod struct {
-	// Status is the PodStatus of a record.Published.
-	Status json.RawMessage `json:"status"`
+	// State is the PodStatus of a record.Published, encoded by protobuf.
+	State []byte `json:"state,omitempty"`
+	// Status is State as JSON, in lines of textVersion.
+	Status json.RawMessage `json:"status,omitempty"`
 	// Phases are the phases of a record.Published; null if the pod was never inspected.
 	Phases map[string]string `json:"phases"`
 	// Whole is the Config.Observer of a record.Published that is whole; empty if it is not.
@@ -46,8 +53,8 @@ type pod struct {
 type cut struct {
 	tokens    [][]byte
 	published map[string]record.Published
-	// pods holds the pods in their encoded form.
-	pods map[string]json.RawMessage
+	// pods holds the pods in their encoded form, of the present version.
+	pods map[string]pod
 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -60,25 +67,42 @@ func (e entry) encode() ([]byte, error) {
 	return append(fmt.Appendf(nil, "%08x %s", crc32.Checksum(data, castagnoli), data), '\n'), nil
 }
 
-func encodePod(published record.Published, observer string) (json.RawMessage, error) {
-	status, err := protojson.Marshal(published.Status)
+func encodePod(published record.Published, observer string) (pod, error) {
+	state, err := encodeState(published.Status)
 	if err != nil {
-		return nil, err
+		return pod{}, err
 	}
-	encoded := pod{Status: status, Phases: published.Phases}
+	encoded := pod{State: state, Phases: published.Phases}
 	if published.Whole {
 		encoded.Whole = observer
 	}
-	return json.Marshal(encoded)
+	return encoded, nil
 }
 
-func decodePod(data json.RawMessage, observer string) (record.Published, error) {
-	var p pod
-	if err := json.Unmarshal(data, &p); err != nil {
-		return record.Published{}, err
-	}
+// encodeState encodes a status; equal ones in the same way.
+func encodeState(status *lifecyclev1.PodStatus) ([]byte, error) {
+	return proto.MarshalOptions{Deterministic: true}.Marshal(status)
+}
+
+// same reports whether two pods have the same content.
+func (p pod) same(other pod) bool {
+	return p.Whole == other.Whole && bytes.Equal(p.State, other.State) &&
+		(p.Phases == nil) == (other.Phases == nil) && maps.Equal(p.Phases, other.Phases)
+}
+
+// decode decodes a pod for an observer, and leaves it in the form of the present version.
+func (p *pod) decode(observer string) (record.Published, error) {
 	status := &lifecyclev1.PodStatus{}
-	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(p.Status, status); err != nil {
+	var err error
+	if len(p.Status) > 0 {
+		if err = (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(p.Status, status); err == nil {
+			p.State, err = encodeState(status)
+		}
+		p.Status = nil
+	} else {
+		err = proto.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(p.State, status)
+	}
+	if err != nil {
 		return record.Published{}, err
 	}
 	if status.GetUid() == "" {
@@ -89,7 +113,7 @@ func decodePod(data json.RawMessage, observer string) (record.Published, error) 
 
 // decode decodes a file for an observer. It ignores an incomplete last line; any other damaged line is an error.
 func decode(data []byte, observer string) (*cut, error) {
-	c := &cut{published: map[string]record.Published{}, pods: map[string]json.RawMessage{}}
+	c := &cut{published: map[string]record.Published{}, pods: map[string]pod{}}
 	for number := 1; len(data) > 0; number++ {
 		line, rest, whole := bytes.Cut(data, []byte("\n"))
 		e, err := decodeLine(line)
@@ -127,20 +151,20 @@ func decodeLine(line []byte) (e entry, err error) {
 	if err := json.Unmarshal(data, &e); err != nil {
 		return e, err
 	}
-	if e.Version != version {
-		return e, fmt.Errorf("it is of version %d, and this pleg reads version %d", e.Version, version)
+	if e.Version != version && e.Version != textVersion {
+		return e, fmt.Errorf("it is of version %d, and this pleg reads the versions up to %d", e.Version, version)
 	}
 	return e, nil
 }
 
 // take adds the content of a line.
 func (c *cut) take(e entry, observer string) error {
-	for _, data := range e.Pods {
-		published, err := decodePod(data, observer)
+	for _, p := range e.Pods {
+		published, err := p.decode(observer)
 		if err != nil {
 			return err
 		}
-		c.published[published.Status.GetUid()], c.pods[published.Status.GetUid()] = published, data
+		c.published[published.Status.GetUid()], c.pods[published.Status.GetUid()] = published, p
 	}
 	for _, uid := range e.Gone {
 		delete(c.published, uid)

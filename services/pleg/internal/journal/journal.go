@@ -43,7 +43,6 @@ package journal
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -121,7 +120,7 @@ type Book struct {
 
 	// Only Run uses the following fields. written holds each pod as in the file, at first as the previous process has left
 	// it, and at is its token.
-	written map[string]json.RawMessage
+	written map[string]pod
 	at      []byte
 	// size is the size of the file, base its size after the last Replace, and lines the number of its lines; broken is the
 	// error of the last write.
@@ -136,7 +135,7 @@ func Open(cfg Config) *Book {
 		cfg:     cfg,
 		dirty:   map[string]record.Pod{},
 		wake:    make(chan struct{}, 1),
-		written: map[string]json.RawMessage{},
+		written: map[string]pod{},
 	}
 	data, err := cfg.File.Read()
 	if errors.Is(err, fs.ErrNotExist) {
@@ -290,15 +289,15 @@ func (b *Book) fold(line *entry, dirty map[string]record.Pod) {
 			}
 			continue
 		}
-		pod, err := encodePod(published, b.cfg.Observer)
+		encoded, err := encodePod(published, b.cfg.Observer)
 		if err != nil {
 			// The runtime's text may be invalid UTF-8.
 			b.cfg.Logger.Warn("cannot write a pod to the journal", telemetry.KeyPodUID, uid, telemetry.KeyError, err)
 			continue
 		}
-		if !bytes.Equal(b.written[uid], pod) {
-			line.Pods = append(line.Pods, pod)
-			b.written[uid] = pod
+		if before, known := b.written[uid]; !known || !before.same(encoded) {
+			line.Pods = append(line.Pods, encoded)
+			b.written[uid] = encoded
 		}
 	}
 }
