@@ -14,6 +14,10 @@ const (
 	deaths = 10
 	// restarts is how often the agent of a turn is killed and started again. Single ones differ by a half.
 	restarts = 5
+	// repeatedPods is the most pods whose start is repeated: so few are Ready so soon that chance makes a third of it.
+	// starts is how often they are started.
+	repeatedPods = 10
+	starts       = 5
 	// pollReady is the interval of requests for /pods when one container has started.
 	pollReady = 5 * time.Millisecond
 )
@@ -68,7 +72,7 @@ func (r *podRig) nodeTurn(
 	if err := rest(ctx, settleTime); err != nil {
 		return t, err
 	}
-	set, err := r.measureStart(ctx, a, pods, &t)
+	set, err := r.measureStarts(ctx, a, pods, &t)
 	if err != nil {
 		return t, err
 	}
@@ -106,18 +110,52 @@ func (r *podRig) nodeTurn(
 	return t, untilNothingIsLeft(ctx)
 }
 
-func (r *podRig) measureStart(ctx context.Context, a *agent, pods int, t *figures.Turn) (podSet, error) {
+// startsOf returns how often a number of pods is started in a turn.
+func startsOf(pods int) int {
+	if pods > repeatedPods {
+		return 1
+	}
+	return starts
+}
+
+// measureStarts starts a number of pods, several times if they are few, and returns the last ones.
+func (r *podRig) measureStarts(ctx context.Context, a *agent, pods int, t *figures.Turn) (set podSet, err error) {
+	var all []figures.Turn
+	for i := range startsOf(pods) {
+		if i > 0 {
+			if _, err := r.takeAway(ctx, set); err != nil {
+				return set, err
+			}
+			if err := errors.Join(untilNothingIsLeft(ctx), rest(ctx, settleTime)); err != nil {
+				return set, err
+			}
+		}
+		one, err := r.measured(a, func() (seconds []float64, err error) {
+			set, seconds, err = r.place(ctx, a, pods)
+			return seconds, err
+		})
+		if err != nil {
+			return set, err
+		}
+		all = append(all, one)
+	}
+	t.TakeStarts(all)
+	return set, nil
+}
+
+// measured returns the figures of a start, which returns the seconds until each pod was Ready. Without a node, a is nil.
+func (r *podRig) measured(a *agent, start func() ([]float64, error)) (t figures.Turn, err error) {
 	before, err := r.usage(a)
 	if err != nil {
-		return podSet{}, err
+		return t, err
 	}
-	set, seconds, err := r.place(ctx, a, pods)
+	seconds, err := start()
 	if err != nil {
-		return set, err
+		return t, err
 	}
 	after, err := r.usage(a)
-	started(t, seconds, before, after)
-	return set, err
+	started(&t, seconds, before, after)
+	return t, err
 }
 
 // measureRest measures a node that has nothing to do, after some time in which it finishes its work.
@@ -212,24 +250,15 @@ func containerOf(ctx context.Context, name string) (id string, arrived time.Time
 
 // bareTurn measures the calls that a node cannot do without.
 func (r *podRig) bareTurn(ctx context.Context, pods int) (t figures.Turn, err error) {
-	before, err := r.usage(nil)
-	if err != nil {
-		return t, err
-	}
-	sandboxes, seconds, err := r.bareStart(ctx, pods)
 	defer func() { err = errors.Join(err, r.removeSandboxes(context.WithoutCancel(ctx))) }()
+	sandboxes, err := r.measureBareStarts(ctx, pods, &t)
 	if err != nil {
 		return t, err
 	}
-	after, err := r.usage(nil)
-	if err != nil {
-		return t, err
-	}
-	started(&t, seconds, before, after)
 	if t.Death, err = r.bareDeaths(ctx, sandboxes[:min(deaths, pods)]); err != nil {
 		return t, fmt.Errorf("killed containers: %w", err)
 	}
-	seconds = seconds[:0]
+	var seconds []float64
 	for i := range restarts {
 		begin := time.Now()
 		another, err := r.barePod(ctx, r.cri, pods+i)
@@ -241,4 +270,29 @@ func (r *podRig) bareTurn(ctx context.Context, pods int) (t figures.Turn, err er
 	t.Restart = figures.Median(seconds)
 	t.Gone, err = r.bareStop(ctx, sandboxes)
 	return t, err
+}
+
+// measureBareStarts is measureStarts with bare calls. It returns the sandboxes of the last start.
+func (r *podRig) measureBareStarts(ctx context.Context, pods int, t *figures.Turn) (sandboxes []string, err error) {
+	var all []figures.Turn
+	for i := range startsOf(pods) {
+		if i > 0 {
+			if err := r.removeSandboxes(ctx); err != nil {
+				return nil, err
+			}
+			if err := rest(ctx, settleTime); err != nil {
+				return nil, err
+			}
+		}
+		one, err := r.measured(nil, func() (seconds []float64, err error) {
+			sandboxes, seconds, err = r.bareStart(ctx, pods)
+			return seconds, err
+		})
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, one)
+	}
+	t.TakeStarts(all)
+	return sandboxes, nil
 }

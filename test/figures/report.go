@@ -37,7 +37,7 @@ type Size struct {
 // Turn has the figures of bare calls or of a node with a number of pods, in one round. Times are in seconds.
 type Turn struct {
 	// ReadyMedian, ReadyP99 and ReadySlowest are from the manifests' rename until Ready in /pods; with bare calls until
-	// the container is started.
+	// the container is started. Ten pods and fewer are started five times in a turn; of each figure it has the median.
 	ReadyMedian  float64 `json:"readyMedianSeconds"`
 	ReadyP99     float64 `json:"readyP99Seconds"`
 	ReadySlowest float64 `json:"readySlowestSeconds"`
@@ -58,6 +58,25 @@ type Turn struct {
 	// RestCPU is the processor time of the node at rest, in percent of one core, and Memory its memory.
 	RestCPU float64 `json:"restCPUPercent"`
 	Memory  Memory  `json:"memory"`
+}
+
+// TakeStarts takes the figures of several starts in this turn: of each figure the median.
+func (t *Turn) TakeStarts(starts []Turn) {
+	for _, figure := range []func(*Turn) *float64{
+		func(t *Turn) *float64 { return &t.ReadyMedian },
+		func(t *Turn) *float64 { return &t.ReadyP99 },
+		func(t *Turn) *float64 { return &t.ReadySlowest },
+		func(t *Turn) *float64 { return &t.AgentCPU },
+		func(t *Turn) *float64 { return &t.RuntimeCPU },
+		func(t *Turn) *float64 { return &t.AllCPU },
+		func(t *Turn) *float64 { return &t.IdleCPU },
+	} {
+		var values []float64
+		for i := range starts {
+			values = append(values, *figure(&starts[i]))
+		}
+		*figure(t) = Median(values)
+	}
 }
 
 // Memory is the memory of processes, in bytes. A page that several processes share counts in RSS once for each, and in

@@ -98,3 +98,18 @@ func TestADocumentWithoutTheSectionStays(t *testing.T) {
 		}
 	}
 }
+
+func TestATurnHasTheMedianOfItsStarts(t *testing.T) {
+	turn := figures.Turn{Death: 5}
+	turn.TakeStarts([]figures.Turn{
+		{ReadyMedian: 9, ReadyP99: 1, ReadySlowest: 2, AgentCPU: 3, RuntimeCPU: 4, AllCPU: 5, IdleCPU: 6},
+		{ReadyMedian: 1, ReadyP99: 3, ReadySlowest: 4, AgentCPU: 5, RuntimeCPU: 6, AllCPU: 7, IdleCPU: 8},
+		{ReadyMedian: 2, ReadyP99: 2, ReadySlowest: 3, AgentCPU: 4, RuntimeCPU: 5, AllCPU: 6, IdleCPU: 7},
+	})
+	want := figures.Turn{
+		ReadyMedian: 2, ReadyP99: 2, ReadySlowest: 3, AgentCPU: 4, RuntimeCPU: 5, AllCPU: 6, IdleCPU: 7, Death: 5,
+	}
+	if diff := cmp.Diff(want, turn); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
