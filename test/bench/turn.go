@@ -131,27 +131,37 @@ func (r *podRig) measureStarts(ctx context.Context, a *agent, pods int, t *figur
 			return one, []float64{ready.Sub(begin).Seconds()}, err
 		}
 	}
+	tidy := func() error {
+		_, err := r.takeAway(ctx, set)
+		return errors.Join(err, untilNothingIsLeft(ctx))
+	}
+	*t, err = r.repeat(ctx, a, pods, tidy, func() (seconds []float64, err error) {
+		set, seconds, err = place()
+		return seconds, err
+	})
+	return set, err
+}
+
+// repeat measures the starts of a number of pods, and returns the medians of their figures. Between two starts it
+// tidies the pods away. a is nil without a node.
+func (r *podRig) repeat(
+	ctx context.Context, a *agent, pods int, tidy func() error, start func() ([]float64, error),
+) (t figures.Turn, err error) {
 	var all []figures.Turn
 	for i := range startsOf(pods) {
 		if i > 0 {
-			if _, err := r.takeAway(ctx, set); err != nil {
-				return set, err
-			}
-			if err := errors.Join(untilNothingIsLeft(ctx), rest(ctx, settleTime)); err != nil {
-				return set, err
+			if err := errors.Join(tidy(), rest(ctx, settleTime)); err != nil {
+				return t, err
 			}
 		}
-		one, err := r.measured(a, func() (seconds []float64, err error) {
-			set, seconds, err = place()
-			return seconds, err
-		})
+		one, err := r.measured(a, start)
 		if err != nil {
-			return set, err
+			return t, err
 		}
 		all = append(all, one)
 	}
 	t.TakeStarts(all)
-	return set, nil
+	return t, nil
 }
 
 // measured returns the figures of a start, which returns the seconds until each pod was Ready. a is nil without a node.
@@ -262,8 +272,12 @@ func containerOf(ctx context.Context, name string) (id string, arrived time.Time
 // bareTurn measures the calls that a node cannot do without.
 func (r *podRig) bareTurn(ctx context.Context, pods int) (t figures.Turn, err error) {
 	defer func() { err = errors.Join(err, r.removeSandboxes(context.WithoutCancel(ctx))) }()
-	sandboxes, err := r.measureBareStarts(ctx, pods, &t)
-	if err != nil {
+	var sandboxes []string
+	tidy := func() error { return r.removeSandboxes(ctx) }
+	if t, err = r.repeat(ctx, nil, pods, tidy, func() (seconds []float64, err error) {
+		sandboxes, seconds, err = r.bareStart(ctx, pods)
+		return seconds, err
+	}); err != nil {
 		return t, err
 	}
 	if t.Death, err = r.bareDeaths(ctx, sandboxes[:min(deaths, pods)]); err != nil {
@@ -281,29 +295,4 @@ func (r *podRig) bareTurn(ctx context.Context, pods int) (t figures.Turn, err er
 	t.Restart = figures.Median(seconds)
 	t.Gone, err = r.bareStop(ctx, sandboxes)
 	return t, err
-}
-
-// measureBareStarts is measureStarts with bare calls. It returns the sandboxes of the last start.
-func (r *podRig) measureBareStarts(ctx context.Context, pods int, t *figures.Turn) (sandboxes []string, err error) {
-	var all []figures.Turn
-	for i := range startsOf(pods) {
-		if i > 0 {
-			if err := r.removeSandboxes(ctx); err != nil {
-				return nil, err
-			}
-			if err := rest(ctx, settleTime); err != nil {
-				return nil, err
-			}
-		}
-		one, err := r.measured(nil, func() (seconds []float64, err error) {
-			sandboxes, seconds, err = r.bareStart(ctx, pods)
-			return seconds, err
-		})
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, one)
-	}
-	t.TakeStarts(all)
-	return sandboxes, nil
 }
