@@ -84,7 +84,7 @@ func loggedOf(store *podstore.Store) []logrotate.Container {
 // linkedOf returns the containers whose logs get a link. The result is false while they are not known.
 func linkedOf(store *podstore.Store) ([]loglinks.Container, bool) {
 	pods, known := store.AllObserved()
-	var all []loglinks.Container
+	all := make([]loglinks.Container, 0, len(pods))
 	for _, pod := range pods {
 		for _, c := range pod.GetContainers() {
 			all = append(all, loglinks.Container{

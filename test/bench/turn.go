@@ -239,10 +239,17 @@ func (r *podRig) newPod(ctx context.Context, w *watcher, a *agent) (set podSet, 
 
 // untilReplaced waits until a container of a pod that is not the one named is Ready in /pods, and returns when the
 // answer with it had arrived. Before the runtime has started it, /pods is not requested: an answer has all pods of the
-// node, and bare calls, which are compared with, share the processors with no such requests.
+// node, and bare calls, which are compared with, share the processors with no such requests. The first request comes
+// pollReady after the start: an agent learns of the start when this program does, and with 300 pods an answer without
+// the container takes both as long as the agent needs.
 func untilReplaced(ctx context.Context, w *watcher, pod, was string) (ready time.Time, err error) {
 	if err := w.start(ctx, pod, was); err != nil {
 		return ready, err
+	}
+	select {
+	case <-ctx.Done():
+		return ready, ctx.Err()
+	case <-time.After(pollReady):
 	}
 	if err := poll(ctx, pollReady, func(ctx context.Context) (bool, error) {
 		now, arrived, err := containerOf(ctx, pod)

@@ -62,6 +62,8 @@ type Keeper struct {
 	dir string
 	// made holds the existing links with their targets, by name.
 	made map[string]string
+	// settled has the containers of the last update, if that has left nothing to do.
+	settled map[Container]struct{}
 	// failed is the last logged error; empty after a success.
 	failed string
 }
@@ -114,6 +116,10 @@ func (k *Keeper) report(err error) {
 // update creates missing links and removes those of removed containers. With whole it reads the content of the folder
 // instead of relying on its memory.
 func (k *Keeper) update(containers []Container, whole bool) error {
+	if !whole && k.isSettled(containers) {
+		return nil
+	}
+	k.settled = nil
 	want := map[string]string{}
 	for _, c := range containers {
 		if c.LogPath != "" {
@@ -139,7 +145,28 @@ func (k *Keeper) update(containers []Container, whole bool) error {
 			errs = append(errs, k.link(name, log))
 		}
 	}
-	return errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil || len(k.made) < len(want) {
+		return err
+	}
+	k.settled = make(map[Container]struct{}, len(containers))
+	for _, c := range containers {
+		k.settled[c] = struct{}{}
+	}
+	return nil
+}
+
+// isSettled reports whether the containers are those for which nothing was left to do. At rest they are, and a map of
+// names every second was the most that syncloop did with 100 pods.
+func (k *Keeper) isSettled(containers []Container) bool {
+	if k.settled == nil || len(containers) != len(k.settled) {
+		return false
+	}
+	for _, c := range containers {
+		if _, found := k.settled[c]; !found {
+			return false
+		}
+	}
+	return true
 }
 
 // read reads which links of this node exist. It ignores links of unknown containers whose logs still exist: they stay

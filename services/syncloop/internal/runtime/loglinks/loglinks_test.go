@@ -157,6 +157,28 @@ func TestALinkIsThereWhileItsContainerIs(t *testing.T) {
 	n.want("web_shop_b-id2.log")
 }
 
+func TestALinkFollowsALogThatComesLaterAndAContainerThatIsReplaced(t *testing.T) {
+	n := newNode(t)
+	c := n.add("a", "id1")
+	if err := os.Remove(c.LogPath); err != nil {
+		t.Fatal(err)
+	}
+	stop := n.start()
+	defer stop()
+	n.pass(2)
+	n.want("")
+	if err := os.WriteFile(c.LogPath, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n.pass(1)
+	n.want("web_shop_a-id1.log")
+	n.pass(2)
+	n.remove("id1")
+	n.add("a", "id2") // as many containers as before
+	n.pass(1)
+	n.want("web_shop_a-id2.log")
+}
+
 func TestARestartTakesLinksOverAndRemovesDeadOnes(t *testing.T) {
 	n := newNode(t)
 	n.add("a", "id1")
