@@ -2,6 +2,7 @@ package memory
 
 import (
 	"context"
+	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
 	"slices"
@@ -16,27 +17,27 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// fakeHeap records what is set.
+// fakeHeap records what is done. Half a megabyte of its objects is in use.
 type fakeHeap struct {
-	bytes    atomic.Uint64
-	percent  int
-	set      []int
-	released int
+	bytes               atomic.Uint64
+	set                 []int
+	released, collected int
 }
 
-func (f *fakeHeap) allocated() uint64 { return f.bytes.Load() }
-func (f *fakeHeap) release()          { f.released++ }
+const used = 500_000
+
+func (f *fakeHeap) read() (allocated, live uint64) { return f.bytes.Load(), used }
+func (f *fakeHeap) release()                       { f.released++ }
+func (f *fakeHeap) collect()                       { f.collected++ }
 func (f *fakeHeap) setPercent(percent int) int {
-	before := f.percent
-	f.percent = percent
 	f.set = append(f.set, percent)
-	return before
+	return startPercent
 }
 
 func TestTheHeapIsSmallAtRestOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
-		h := &fakeHeap{percent: startPercent}
+		h := &fakeHeap{}
 		go pace(ctx, clock.RealClock{}, h)
 		work := func(seconds int, bytes uint64) {
 			for range seconds {
@@ -54,29 +55,61 @@ func TestTheHeapIsSmallAtRestOnly(t *testing.T) {
 			t.Errorf("a busy process has set %v and released %d times, want %d once", h.set, h.released, percent)
 		}
 		work(restPeriods-1, busy-1)
-		if !slices.Equal(h.set, []int{percent}) {
-			t.Errorf("after %d s without work it has set %v, want %d once", restPeriods-1, h.set, percent)
+		if h.released != 0 || h.collected != 0 {
+			t.Errorf("after %d s without work it has released %d times, and collected %d times", restPeriods-1, h.released, h.collected)
 		}
 		work(300, busy-1)
-		if !slices.Equal(h.set, []int{percent, restPercent}) || h.released != 1 {
+		if !slices.Equal(h.set, []int{percent}) || h.released != 1 {
 			t.Errorf("at rest it has set %v and released %d times, want once", h.set, h.released)
 		}
+		const seconds = int(restPeriod / period)
+		work(seconds, 0)
 		for range 10 {
-			work(busyPeriods-1, rush-1) // a full list, for example
-			work(30, 0)
+			work(1, rush-1) // a full list, for example
+			work(29, 0)
 		}
-		if h.percent != restPercent || h.released != 1 {
-			t.Errorf("with periodic work it has %d percent and released %d times, want once", h.percent, h.released)
+		if h.released != 1 {
+			t.Errorf("with periodic work it has released %d times, want once", h.released)
 		}
-		for i, start := range []func(){func() { work(busyPeriods, busy) }, func() { work(1, rush) }} {
+		for i, start := range []func(){func() { work(busyPeriods*seconds, busy) }, func() { work(1, rush) }} {
 			start()
-			if h.percent != percent {
-				t.Errorf("a process that is busy again has %d percent, want %d", h.percent, percent)
+			work(seconds, busy)
+			before := h.collected
+			work(seconds, busy)
+			if h.collected != before {
+				t.Errorf("a process that is busy again has collected %d times", h.collected-before)
 			}
 			work(restPeriods, 0)
-			if want := i + 2; h.percent != restPercent || h.released != want {
-				t.Errorf("at rest again it has %d percent and released %d times, want %d", h.percent, h.released, want)
+			if want := i + 2; h.released != want {
+				t.Errorf("at rest again it has released %d times, want %d", h.released, want)
 			}
+		}
+		stop()
+		synctest.Wait()
+	})
+}
+
+// TestAProcessAtRestCollectsWhenATenthIsGarbage has little work for a minute, and then none.
+func TestAProcessAtRestCollectsWhenATenthIsGarbage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		h := &fakeHeap{}
+		go pace(ctx, clock.RealClock{}, h)
+		wait := func(length time.Duration) {
+			time.Sleep(length)
+			synctest.Wait()
+		}
+		wait(restPeriods * period)
+		for range 12 {
+			h.bytes.Add(used / 20)
+			wait(restPeriod)
+		}
+		if h.released != 1 || h.collected != 6 {
+			t.Errorf("it has released %d times, want once, and collected %d times, want 6", h.released, h.collected)
+		}
+		wait(time.Hour)
+		if h.collected != 6 {
+			t.Errorf("without any work it has collected %d times", h.collected-6)
 		}
 		stop()
 		synctest.Wait()
@@ -86,15 +119,21 @@ func TestTheHeapIsSmallAtRestOnly(t *testing.T) {
 // TestTheProcess measures the real heap.
 func TestTheProcess(t *testing.T) {
 	h := newProcessHeap()
-	before := h.allocated()
+	before, _ := h.read()
 	kept := make([]byte, busy)
-	if got := h.allocated() - before; got < busy {
+	after, _ := h.read()
+	if got := after - before; got < busy {
 		t.Errorf("after %d bytes it has counted %d", len(kept), got)
 	}
-	old := h.setPercent(restPercent)
+	h.collect()
+	if _, live := h.read(); live < busy {
+		t.Errorf("with %d bytes in use it has counted %d", len(kept), live)
+	}
+	runtime.KeepAlive(kept)
+	old := h.setPercent(percent)
 	defer debug.SetGCPercent(old)
-	if got := h.setPercent(old); got != restPercent {
-		t.Errorf("the percentage is %d, want %d", got, restPercent)
+	if got := h.setPercent(old); got != percent {
+		t.Errorf("the percentage is %d, want %d", got, percent)
 	}
 }
 
@@ -139,11 +178,11 @@ func stacks() uint64 {
 func TestTheOperatorDecides(t *testing.T) {
 	t.Setenv(Variable, "50")
 	h := newProcessHeap()
-	before := h.setPercent(restPercent)
+	before := h.setPercent(percent + 1)
 	defer h.setPercent(before)
 	Start()
 	SmallAtRest(t.Context(), clock.RealClock{}) // returns at once
-	if got := h.setPercent(restPercent); got != restPercent {
+	if got := h.setPercent(percent + 1); got != percent+1 {
 		t.Errorf("the percentage is %d now", got)
 	}
 }

@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// serverPeriod is the interval of connections to the own server.
-	serverPeriod = 10 * time.Second
+	// serverPeriods is the number of periods of the watchdog between two connections to the own server.
+	serverPeriods = 3
 	// serverTimeout is how long the server may take for its answer, which needs no I/O.
 	serverTimeout = 5 * time.Second
 )
@@ -28,7 +28,7 @@ const (
 func Watch(
 	ctx context.Context, cfg nodeconfig.Config, logger *slog.Logger, health *rpc.Health, loops ...watchdog.Loop,
 ) error {
-	server := watchdog.Loop{Name: "server", Check: answers(ctx, health, cfg.Listen, serverTimeout), Every: serverPeriod}
+	server := watchdog.Loop{Name: "server", Check: answers(ctx, health, cfg.Listen, serverTimeout), Periods: serverPeriods}
 	return watchdog.New(watchdog.Config{
 		Loops: append(loops, server), Changed: health.SetStuck, Alive: func() { cfg.Systemd.Alive(logger) },
 		Clock: clock.RealClock{}, Logger: logger,

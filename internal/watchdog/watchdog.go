@@ -5,7 +5,6 @@
 package watchdog
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -13,15 +12,14 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	"k8s.io/utils/clock"
 
 	"github.com/quartet-node/quartet/internal/logging"
 )
 
 const (
-	// Period is the interval of checks.
-	Period = 2 * time.Second
+	// Period is the interval of checks. Each is a reason for a process at rest to wake, so all are due at the same time.
+	Period = 4 * time.Second
 	// Limit is how long a loop may take for a turn, and a check for its answer, before the loop counts as standing still.
 	Limit = 20 * time.Second
 )
@@ -32,8 +30,8 @@ type Loop struct {
 	Name string
 	// Check returns why the loop stands still; nil while it turns. It may block only as long as the loop does.
 	Check func() error
-	// Every is the interval of checks, at most half of Limit; 0 is Period.
-	Every time.Duration
+	// Periods is the number of periods between two checks, together less than Limit; 0 is 1.
+	Periods int
 }
 
 // Turned returns a Check of a loop that records the time of its last turn: it fails if that is longer ago than the
@@ -77,42 +75,43 @@ func New(cfg Config) *Dog {
 
 // Run checks until ctx ends. A check that blocks delays only itself, and its goroutine ends after it.
 func (d *Dog) Run(ctx context.Context) error {
-	group, ctx := errgroup.WithContext(ctx)
-	for _, loop := range d.cfg.Loops {
+	due := make([]chan struct{}, len(d.cfg.Loops))
+	for i, loop := range d.cfg.Loops {
 		d.note(loop.Name, nil)
-		due := make(chan struct{}, 1)
-		// The check runs in a goroutine that Run does not wait for, because a blocked loop must not block the end of the
-		// process.
+		due[i] = make(chan struct{}, 1)
+		// Run does not wait for the checks, because a blocked loop must not block the end of the process.
 		go func() {
-			for range due {
+			for range due[i] {
 				d.note(loop.Name, loop.Check())
 			}
 		}()
-		group.Go(func() error {
-			defer close(due)
-			d.pace(ctx, cmp.Or(loop.Every, Period), due)
-			return nil
-		})
 	}
-	group.Go(func() error {
-		d.watch(ctx)
-		return nil
-	})
-	return group.Wait()
-}
-
-// pace requests a check in each period, unless one is still running.
-func (d *Dog) pace(ctx context.Context, period time.Duration, due chan<- struct{}) {
-	for {
-		select {
-		case due <- struct{}{}:
-		default:
+	defer func() {
+		for _, one := range due {
+			close(one)
 		}
+	}()
+	var last []string
+	for period := 0; ; period++ {
+		for i, loop := range d.cfg.Loops {
+			if period%max(loop.Periods, 1) == 0 {
+				request(due[i])
+			}
+		}
+		last = d.publish(ctx, last)
 		select {
 		case <-ctx.Done():
-			return
-		case <-d.cfg.Clock.After(period):
+			return nil
+		case <-d.cfg.Clock.After(Period):
 		}
+	}
+}
+
+// request requests a check, unless the one before is still running or has not begun.
+func request(due chan<- struct{}) {
+	select {
+	case due <- struct{}{}:
+	default:
 	}
 }
 
@@ -127,25 +126,17 @@ func (d *Dog) note(name string, err error) {
 	d.good[name] = d.cfg.Clock.Now()
 }
 
-// watch publishes what stands still.
-func (d *Dog) watch(ctx context.Context) {
-	var last []string
-	for {
-		stuck := d.stuck()
-		if !slices.Equal(stuck, last) {
-			d.log(ctx, stuck)
-			d.cfg.Changed(stuck)
-			last = stuck
-		}
-		if len(stuck) == 0 && d.cfg.Alive != nil {
-			d.cfg.Alive()
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-d.cfg.Clock.After(Period):
-		}
+// publish publishes what stands still, if that has changed, and returns it.
+func (d *Dog) publish(ctx context.Context, last []string) []string {
+	stuck := d.stuck()
+	if !slices.Equal(stuck, last) {
+		d.log(ctx, stuck)
+		d.cfg.Changed(stuck)
 	}
+	if len(stuck) == 0 && d.cfg.Alive != nil {
+		d.cfg.Alive()
+	}
+	return stuck
 }
 
 // stuck returns the names of the loops that stand still: those whose check fails, or has not returned for Limit.

@@ -23,8 +23,9 @@ import (
 )
 
 const (
-	// askInterval is the pause between polls of a peer, so it bounds the delay until the Node reflects a peer's state.
-	askInterval = time.Second
+	// askInterval is the pause between polls of a peer, so it bounds the delay until the Node reflects a peer's state. A
+	// kubelet looks at the state of its runtime every 5 s.
+	askInterval = 2 * time.Second
 	// firstAskInterval is that pause until a peer is healthy for the first time, because a starting node waits for it.
 	firstAskInterval = 250 * time.Millisecond
 	// DefaultAskTimeout bounds the answer of a peer, which needs no I/O.
