@@ -3,7 +3,7 @@
 // Go collects garbage when the heap has doubled, and returns the pages of a busy time to the kernel slowly. It never
 // moves an object, so what stays of a busy time is spread over many pages, the more the larger the heap was. A node is
 // at rest most of the time, and has five processes: what each keeps for the next busy time is paid five times. So a
-// process collects when its heap has grown by a half. At rest it looks every few seconds whether a tenth is garbage,
+// process collects when its heap has grown by a third. At rest it looks every few seconds whether a tenth is garbage,
 // and collects then; it starts a single pod, or a few, without a collection for that. When it comes to rest, it has
 // returned the free pages, and given up the pages of its program, too. Only the first seconds are an exception: the
 // heap is small then, so that collections would come one after another, while a node waits for all of its processes.
@@ -41,8 +41,8 @@ const (
 	startPercent = 200
 	startPeriods = 3
 	// percent is by how many percent the heap grows until the next collection. With Go's 100 the processes of a node with
-	// 100 pods at rest have 3 MiB more, and starts take about the same processor time.
-	percent = 50
+	// 100 pods at rest have 3 MiB more, and with 50 they have 1 MiB more; starts take about the same processor time.
+	percent = 30
 	// restPercent is how much garbage a process at rest has, in percent of the other objects, when it collects at the end
 	// of a restPeriod.
 	restPercent = 10

@@ -15,7 +15,8 @@ const (
 	// restarts is how often the agent of a turn is killed and started again. Single ones differ by a half.
 	restarts = 5
 	// repeatedPods is the most pods whose start is repeated: so few are Ready so soon that chance makes a third of it.
-	// starts is how often they are started.
+	// starts is how often they are started. The container of a single pod is killed as often, each time in another pod,
+	// because a second end within minutes is followed by a pause.
 	repeatedPods = 10
 	starts       = 5
 	// pollReady is the interval of requests for /pods when one container has started.
@@ -81,7 +82,7 @@ func (r *podRig) nodeTurn(
 	}
 	w := watch(ctx, r.cri)
 	defer func() { err = errors.Join(err, w.close()) }()
-	if t.Death, err = r.nodeDeaths(ctx, w, set); err != nil {
+	if set, t.Death, err = r.nodeDeaths(ctx, w, a, set); err != nil {
 		return t, fmt.Errorf("killed containers: %w", err)
 	}
 	sets, seconds := []podSet{set}, []float64{}
@@ -204,25 +205,51 @@ func (r *podRig) measureRest(ctx context.Context, a *agent, length time.Duration
 }
 
 // nodeDeaths kills containers one after another, and returns the median of the seconds until the successor of each is
-// Ready.
-func (r *podRig) nodeDeaths(ctx context.Context, w *watcher, set podSet) (float64, error) {
+// Ready, and the pods that are left. A single pod is replaced after each death.
+func (r *podRig) nodeDeaths(ctx context.Context, w *watcher, a *agent, set podSet) (podSet, float64, error) {
 	var seconds []float64
 	for _, name := range set.names[:min(deaths, len(set.names))] {
-		was, _, err := containerOf(ctx, name)
+		one, err := r.nodeDeath(ctx, w, name)
 		if err != nil {
-			return 0, err
+			return set, 0, err
 		}
-		if err := killProcess(ctx, r.cri, was); err != nil {
-			return 0, err
-		}
-		begin := time.Now()
-		ready, err := untilReplaced(ctx, w, name, was)
-		if err != nil {
-			return 0, err
-		}
-		seconds = append(seconds, ready.Sub(begin).Seconds())
+		seconds = append(seconds, one)
 	}
-	return figures.Median(seconds), nil
+	for len(set.names) == 1 && len(seconds) < starts {
+		if _, err := r.takeAway(ctx, set); err != nil {
+			return set, 0, err
+		}
+		if err := errors.Join(untilNothingIsLeft(ctx), rest(ctx, settleTime)); err != nil {
+			return set, 0, err
+		}
+		var err error
+		if set, _, err = r.newPod(ctx, w, a); err != nil {
+			return set, 0, err
+		}
+		if err := rest(ctx, settleTime); err != nil {
+			return set, 0, err
+		}
+		one, err := r.nodeDeath(ctx, w, set.names[0])
+		if err != nil {
+			return set, 0, err
+		}
+		seconds = append(seconds, one)
+	}
+	return set, figures.Median(seconds), nil
+}
+
+// nodeDeath kills the container of a pod, and returns the seconds until its successor is Ready.
+func (r *podRig) nodeDeath(ctx context.Context, w *watcher, pod string) (float64, error) {
+	was, _, err := containerOf(ctx, pod)
+	if err != nil {
+		return 0, err
+	}
+	if err := killProcess(ctx, r.cri, was); err != nil {
+		return 0, err
+	}
+	begin := time.Now()
+	ready, err := untilReplaced(ctx, w, pod, was)
+	return ready.Sub(begin).Seconds(), err
 }
 
 // newPod puts the manifest of one pod in place, waits until it is Ready, and returns when it was.
@@ -281,13 +308,20 @@ func (r *podRig) bareTurn(ctx context.Context, pods int) (t figures.Turn, err er
 	defer func() { err = errors.Join(err, r.removeSandboxes(context.WithoutCancel(ctx))) }()
 	var sandboxes []string
 	tidy := func() error { return r.removeSandboxes(ctx) }
+	// The programs of the runtime are read from the disk once, as before the measurement of a node.
+	if _, err := r.barePod(ctx, r.cri, pods+restarts); err != nil {
+		return t, fmt.Errorf("the first pod: %w", err)
+	}
+	if err := errors.Join(tidy(), rest(ctx, settleTime)); err != nil {
+		return t, err
+	}
 	if t, err = r.repeat(ctx, nil, pods, tidy, func() (seconds []float64, err error) {
 		sandboxes, seconds, err = r.bareStart(ctx, pods)
 		return seconds, err
 	}); err != nil {
 		return t, err
 	}
-	if t.Death, err = r.bareDeaths(ctx, sandboxes[:min(deaths, pods)]); err != nil {
+	if sandboxes, t.Death, err = r.bareDeaths(ctx, sandboxes); err != nil {
 		return t, fmt.Errorf("killed containers: %w", err)
 	}
 	var seconds []float64
