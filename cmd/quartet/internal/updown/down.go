@@ -171,12 +171,17 @@ func stopRuntime(ctx context.Context, b *bundle.Bundle, l layout.Layout, p progr
 				p.note(fmt.Sprintf("cannot start containerd to stop the pods, killing them: %v", err))
 				return "killed", nil
 			}
-			err := b.RemovePods(ctx, podGrace)
-			if err != nil && statedir.IsReadOnly(l.StateDir()) {
+			switch err := b.RemovePods(ctx, podGrace); {
+			case err == nil:
+				return "removed", nil
+			case ctx.Err() != nil:
+				return "", err
+			case statedir.IsReadOnly(l.StateDir()):
 				p.note(fmt.Sprintf("containerd cannot write that the pods end, killing them: %v", err))
-				return "killed", nil
+			default:
+				p.note(fmt.Sprintf("containerd cannot remove all pods, killing what is left: %v", err))
 			}
-			return "removed", err
+			return "killed", nil
 		}); err != nil {
 			return err
 		}
