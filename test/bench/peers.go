@@ -143,9 +143,8 @@ func (r *podRig) compare(ctx context.Context, opts peerOptions, pods int) (figur
 	return size, nil
 }
 
-// forget makes the kernel forget what it has cached. It keeps the memory cgroups of ended containers as long as pages
-// of files count for them, and each makes the start of a container slower: with the cgroups of 700 pods by a tenth. So
-// each turn would be slower than the one before.
+// forget makes the kernel forget what it has cached, so that each turn begins alike. It keeps the memory cgroups of
+// ended containers as long as pages of files count for them; with 1,376 of them ten pods took a tenth longer to start.
 func forget() error {
 	unix.Sync()
 	if err := os.WriteFile("/proc/sys/vm/drop_caches", []byte("3"), 0); err != nil {
