@@ -192,8 +192,8 @@ func TestUpAndDown(t *testing.T) {
 	}
 	nothingRuns(t, l)
 
-	// Containerd does not remove a container that it knows as ended, and whose task runs. It has been seen with one after
-	// a hundred starts during which syncloop was killed.
+	// Containerd does not remove a container that it knows as ended, and whose task runs. It has been seen with one among
+	// a hundred that had started while the node was killed and started again.
 	if err := os.WriteFile(filepath.Join(state, "manifests", "stuck.yaml"), []byte(stuckPod), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -26,9 +26,10 @@ type fakeHeap struct {
 
 const used = 500_000
 
-func (f *fakeHeap) read() (allocated, live uint64) { return f.bytes.Load(), used }
-func (f *fakeHeap) release()                       { f.released++ }
-func (f *fakeHeap) collect()                       { f.collected++ }
+func (f *fakeHeap) allocated() uint64 { return f.bytes.Load() }
+func (f *fakeHeap) live() uint64      { return used }
+func (f *fakeHeap) release()          { f.released++ }
+func (f *fakeHeap) collect()          { f.collected++ }
 func (f *fakeHeap) setPercent(percent int) int {
 	f.set = append(f.set, percent)
 	return startPercent
@@ -56,7 +57,8 @@ func TestTheHeapIsSmallAtRestOnly(t *testing.T) {
 		}
 		work(restPeriods-1, busy-1)
 		if h.released != 0 || h.collected != 0 {
-			t.Errorf("after %d s without work it has released %d times, and collected %d times", restPeriods-1, h.released, h.collected)
+			t.Errorf("after %d s without work it has released %d times, and collected %d times",
+				restPeriods-1, h.released, h.collected)
 		}
 		work(300, busy-1)
 		if !slices.Equal(h.set, []int{percent}) || h.released != 1 {
@@ -96,7 +98,7 @@ func TestAProcessAtRestCollectsWhenATenthIsGarbage(t *testing.T) {
 		h := &fakeHeap{}
 		go pace(ctx, clock.RealClock{}, h)
 		wait := func(length time.Duration) {
-			time.Sleep(length)
+			time.Sleep(length) // of the clock of the test, which stands still while something runs
 			synctest.Wait()
 		}
 		wait(restPeriods * period)
@@ -119,15 +121,14 @@ func TestAProcessAtRestCollectsWhenATenthIsGarbage(t *testing.T) {
 // TestTheProcess measures the real heap.
 func TestTheProcess(t *testing.T) {
 	h := newProcessHeap()
-	before, _ := h.read()
+	before := h.allocated()
 	kept := make([]byte, busy)
-	after, _ := h.read()
-	if got := after - before; got < busy {
+	if got := h.allocated() - before; got < busy {
 		t.Errorf("after %d bytes it has counted %d", len(kept), got)
 	}
 	h.collect()
-	if _, live := h.read(); live < busy {
-		t.Errorf("with %d bytes in use it has counted %d", len(kept), live)
+	if got := h.live(); got < busy {
+		t.Errorf("with %d bytes in use it has counted %d", len(kept), got)
 	}
 	runtime.KeepAlive(kept)
 	old := h.setPercent(percent)
