@@ -102,6 +102,24 @@ func Connect(ctx context.Context, address string) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	return checked(conn, name)
+}
+
+// connectThere is Connect without the place that v0.1.0 has for the socket.
+func connectThere(ctx context.Context, address string) (net.Conn, error) {
+	name, err := socketName(address)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := dialOnly(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	return checked(conn, name)
+}
+
+// checked returns a connection whose server may serve the name, and closes another one.
+func checked(conn *net.UnixConn, name string) (net.Conn, error) {
 	if err := checkServer(conn, addressOf(name), name); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}

@@ -135,14 +135,21 @@ func (s serverStream) Context() context.Context { return s.ctx }
 // Dial returns a connection to the service at the address of a unix socket. It connects on first use and reconnects as
 // needed, by Connect, which refuses a process of a user that may not be the service. A unary call has the deadline
 // DefaultDeadline unless its context has one. It fails only if the address is malformed.
-func Dial(address string) (*grpc.ClientConn, error) {
+func Dial(address string) (*grpc.ClientConn, error) { return dialBy(Connect, address) }
+
+// DialThere is Dial without the place that v0.1.0 has for the socket.
+func DialThere(address string) (*grpc.ClientConn, error) { return dialBy(connectThere, address) }
+
+func dialBy(
+	connect func(ctx context.Context, address string) (net.Conn, error), address string,
+) (*grpc.ClientConn, error) {
 	if _, err := socketName(address); err != nil {
 		return nil, err
 	}
 	return newClient(
 		address, time.Second,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return Connect(ctx, address) }),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return connect(ctx, address) }),
 		grpc.WithAuthority("localhost"),
 	)
 }

@@ -35,8 +35,9 @@ func Watch(
 	}).Run(ctx)
 }
 
-// answers returns a Check of the server of this process. It connects as any client does. A server that does not answer
-// hangs, or its socket was removed; a new process helps in both cases.
+// answers returns a Check of the server of this process. It connects as any client does, but not by the second name of
+// the socket, which only clients of Quartet try. A server that does not answer hangs, or its socket was removed; a new
+// process helps in both cases.
 func answers(ctx context.Context, health *rpc.Health, address string, timeout time.Duration) func() error {
 	return func() error {
 		if !health.Served() {
@@ -53,7 +54,7 @@ func answers(ctx context.Context, health *rpc.Health, address string, timeout ti
 func ask(ctx context.Context, address string, timeout time.Duration) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	conn, err := rpc.Dial(address)
+	conn, err := rpc.DialThere(address)
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package service_test
 
 import (
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
@@ -8,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quartet-node/quartet/internal/layout"
 	"github.com/quartet-node/quartet/internal/rpc"
 	"github.com/quartet-node/quartet/internal/service"
 )
@@ -30,8 +32,16 @@ func TestAServerThatAnswersStandsNotStill(t *testing.T) {
 
 func TestAServerThatHangsOrIsGoneStandsStill(t *testing.T) {
 	state := rpc.NewHealth()
-	socket := filepath.Join(t.TempDir(), "pleg.sock")
+	dir := filepath.Join(t.TempDir(), "pleg")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	socket := filepath.Join(dir, "pleg.sock")
 	serve(t, socket, state)
+	// The place that v0.1.0 has for the socket stays, where root has made it.
+	if err := os.Link(socket, layout.EarlierSocket(socket)); err != nil && !errors.Is(err, os.ErrExist) {
+		t.Fatal(err)
+	}
 	if err := os.Remove(socket); err != nil {
 		t.Fatal(err)
 	}
