@@ -5,7 +5,9 @@ package oracle
 
 import (
 	"fmt"
+	"maps"
 	"path"
+	"slices"
 	"testing"
 	"time"
 
@@ -15,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	kubeletconfig "k8s.io/kubernetes/pkg/kubelet/apis/config"
 	"k8s.io/kubernetes/pkg/kubelet/cm"
+	"k8s.io/utils/ptr"
 	"pgregory.net/rapid"
 
 	"github.com/quartet-node/quartet/services/syncloop/internal/pod/resources"
@@ -23,52 +26,107 @@ import (
 
 // TestPodsAreGivenWhatTheKubeletGivesThem covers any resources of containers.
 func TestPodsAreGivenWhatTheKubeletGivesThem(t *testing.T) {
-	classes, protected := map[string]int{}, map[string]int{}
 	rapid.Check(t, func(t *rapid.T) {
 		pod := podOf(t)
 		if rapid.IntRange(0, 3).Draw(t, "guaranteed") == 0 {
 			guarantee(pod)
 		}
-		quota := rapid.Bool().Draw(t, "quota")
-		period := rapid.SampledFrom([]time.Duration{100 * time.Millisecond, 5 * time.Millisecond}).Draw(t, "period")
-		protect := resources.MemoryQoS{
-			Enabled:    rapid.Bool().Draw(t, "enabled"),
-			Throttling: rapid.SampledFrom([]float64{0, 0.5, 0.9, 1}).Draw(t, "throttling"),
+		limits := resources.Limits{
+			CPUQuota:  rapid.Bool().Draw(t, "quota"),
+			CPUPeriod: rapid.SampledFrom([]time.Duration{100 * time.Millisecond, 5 * time.Millisecond}).Draw(t, "period"),
+			MemoryQoS: resources.MemoryQoS{
+				Enabled:    rapid.Bool().Draw(t, "enabled"),
+				Throttling: rapid.SampledFrom([]float64{0, 0.5, 0.9, 1}).Draw(t, "throttling"),
+			},
 		}
-		policy := kubeletconfig.NoneMemoryReservationPolicy
-		if protect.Enabled && rapid.Bool().Draw(t, "tiered") {
-			protect.Tiered, policy = true, kubeletconfig.TieredReservationMemoryReservationPolicy
-		}
-		their := cm.ResourceConfigForPod(pod, quota, uint64(period.Microseconds()), protect.Enabled, policy)
-		if protect.Throttling > 0 {
-			cm.ApplyPodLevelMemoryHigh(pod, their, protect.Throttling)
-		}
-		want := resources.Resources{
-			CPUQuota: resources.NoLimit, Memory: resources.NoLimit, CPUShares: *their.CPUShares, HugePages: their.HugePageLimit,
-			Unified: their.Unified,
-		}
-		// If the kubelet sets no value, a new cgroup stays without a limit.
-		if their.CPUQuota != nil && *their.CPUQuota != resources.NoLimit {
-			want.CPUQuota, want.CPUPeriod = *their.CPUQuota, *their.CPUPeriod
-		}
-		if their.Memory != nil {
-			want.Memory = *their.Memory
-		}
-		got := resources.ForPod(pod, resources.Limits{CPUQuota: quota, CPUPeriod: period, MemoryQoS: protect})
-		if diff := cmp.Diff(want, got); diff != "" {
+		limits.MemoryQoS.Tiered = limits.MemoryQoS.Enabled && rapid.Bool().Draw(t, "tiered")
+		if diff := cmp.Diff(byKubeletFor(pod, limits), resources.ForPod(pod, limits)); diff != "" {
 			t.Fatalf("(-kubelet +ours):\n%s", diff)
 		}
-		for name := range want.Unified {
-			protected[name]++
-		}
-		classes[fmt.Sprint(want.CPUQuota == resources.NoLimit, want.Memory == resources.NoLimit)]++
 	})
-	if len(classes) < 4 {
-		t.Errorf("the test compared only limits of %v, want cpu and memory with and without a limit", classes)
+}
+
+// TestEachKindOfValueIsTheKubelets has a pod for each value that a pod's cgroup may be given, so that none is left to
+// what the test above draws.
+func TestEachKindOfValueIsTheKubelets(t *testing.T) {
+	amounts := func(cpu, memory string) v1.ResourceList {
+		return v1.ResourceList{v1.ResourceCPU: resource.MustParse(cpu), v1.ResourceMemory: resource.MustParse(memory)}
 	}
-	if len(protected) < 3 {
-		t.Errorf("the test compared only %v, want memory.min, memory.low and memory.high", protected)
+	small, large := amounts("250m", "64Mi"), amounts("1500m", "3Gi")
+	huge := v1.ResourceList{"hugepages-2Mi": resource.MustParse("8Mi")}
+	onlyCPU := v1.ResourceList{v1.ResourceCPU: resource.MustParse("250m")}
+	onlyMemory := v1.ResourceList{v1.ResourceMemory: resource.MustParse("64Mi")}
+	of := func(requests, limits v1.ResourceList) v1.ResourceRequirements {
+		return v1.ResourceRequirements{Requests: requests, Limits: limits}
 	}
+	const quota, memory, pages = "cpu.max", "memory.max", "hugetlb.2MB.max"
+	tests := map[string]struct {
+		container v1.ResourceRequirements
+		whole     *v1.ResourceRequirements
+		want      []string
+	}{
+		"no resources":          {},
+		"requests":              {container: of(small, nil), want: []string{"memory.low"}},
+		"a limit of CPU":        {container: of(onlyCPU, onlyCPU), want: []string{quota}},
+		"a limit of memory":     {container: of(nil, onlyMemory), want: []string{memory}},
+		"huge pages":            {container: of(huge, huge), want: []string{pages}},
+		"guaranteed":            {container: of(small, small), want: []string{quota, memory, "memory.min"}},
+		"burstable":             {container: of(small, large), want: []string{quota, "memory.low", memory}},
+		"guaranteed as a whole": {whole: ptr.To(of(small, small)), want: []string{quota, memory, "memory.min"}},
+		"limits as a whole":     {whole: ptr.To(of(small, large)), want: []string{quota, "memory.high", "memory.low", memory}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			pod := &v1.Pod{}
+			pod.Spec.Resources, pod.Spec.Containers = tc.whole, []v1.Container{{Name: "c", Resources: tc.container}}
+			limits := resources.Limits{
+				CPUQuota: true, CPUPeriod: 100 * time.Millisecond,
+				MemoryQoS: resources.MemoryQoS{Enabled: true, Tiered: true, Throttling: 0.9},
+			}
+			their := byKubeletFor(pod, limits)
+			if diff := cmp.Diff(their, resources.ForPod(pod, limits)); diff != "" {
+				t.Errorf("(-kubelet +ours):\n%s", diff)
+			}
+			var set []string
+			for name, is := range map[string]bool{
+				quota: their.CPUQuota != resources.NoLimit, memory: their.Memory != resources.NoLimit,
+				pages: len(their.HugePages) > 0,
+			} {
+				if is {
+					set = append(set, name)
+				}
+			}
+			set = slices.Sorted(slices.Values(slices.AppendSeq(set, maps.Keys(their.Unified))))
+			if diff := cmp.Diff(tc.want, set); diff != "" {
+				t.Errorf("values that the kubelet sets (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// byKubeletFor returns what the kubelet writes into a pod's cgroup. If it writes no value, a new cgroup stays without
+// a limit.
+func byKubeletFor(pod *v1.Pod, limits resources.Limits) resources.Resources {
+	protect, policy := limits.MemoryQoS, kubeletconfig.NoneMemoryReservationPolicy
+	if protect.Tiered {
+		policy = kubeletconfig.TieredReservationMemoryReservationPolicy
+	}
+	period := uint64(limits.CPUPeriod.Microseconds())
+	their := cm.ResourceConfigForPod(pod, limits.CPUQuota, period, protect.Enabled, policy)
+	if protect.Throttling > 0 {
+		cm.ApplyPodLevelMemoryHigh(pod, their, protect.Throttling)
+	}
+	all := resources.Resources{
+		CPUQuota: resources.NoLimit, Memory: resources.NoLimit, CPUShares: *their.CPUShares, HugePages: their.HugePageLimit,
+		Unified: their.Unified,
+	}
+	if their.CPUQuota != nil && *their.CPUQuota != resources.NoLimit {
+		all.CPUQuota, all.CPUPeriod = *their.CPUQuota, *their.CPUPeriod
+	}
+	if their.Memory != nil {
+		all.Memory = *their.Memory
+	}
+	return all
 }
 
 // guarantee gives each container of a pod equal requests and limits.
