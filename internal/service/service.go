@@ -64,6 +64,8 @@ func Main(name nodeconfig.Service, run Run) {
 				adjustOOMScore(oomScoreFile, *cfg.Kubelet.OOMScoreAdj, tel.Logger)
 			}
 			cfg.Systemd, cfg.Sockets = notifier, given
+			// One that is stopped while it starts, or stands by, is replaced, too. When it serves, Watch reports.
+			cfg.Starting.Report(func() { notifier.Alive(tel.Logger) })
 			given.Keep(cfg.TCPSockets(name), tel.Logger)
 			defer context.AfterFunc(ctx, func() { notifier.Stopping(tel.Logger) })()
 			var background sync.WaitGroup

@@ -15,7 +15,7 @@ import (
 // patience is how long a step may take before it is reported. On a healthy disk each takes milliseconds.
 const patience = 30 * time.Second
 
-// period is the interval of looks at the step, which is reported that much late at most.
+// period is the interval of reports and of looks at the step, which is reported that much late at most.
 const period = 5 * time.Second
 
 // Steps has the present step of a start. A nil Steps has none, and its methods do nothing.
@@ -26,6 +26,8 @@ type Steps struct {
 	// begun is when it began, and told that it was reported.
 	begun time.Time
 	told  bool
+	// alive reports that the process works; nil if nobody is told.
+	alive func()
 
 	clock clock.Clock
 	end   context.CancelFunc
@@ -44,6 +46,7 @@ func Watch(ctx context.Context, clock clock.WithTicker, logger *slog.Logger) *St
 			case <-ctx.Done():
 				return
 			case <-ticker.C():
+				s.reportAlive()
 				if step, took := s.late(); step != "" {
 					logger.Warn("the start of this process takes long: if the step reads a file, check whether its disk answers",
 						"step", step, "for", took.Round(time.Second))
@@ -64,6 +67,27 @@ func (s *Steps) late() (step string, took time.Duration) {
 	}
 	s.told = true
 	return s.step, took
+}
+
+// Report calls alive at once and then every 5 s until Serving, which proves that the process is not stopped, whatever
+// it waits for.
+func (s *Steps) Report(alive func()) {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	s.alive = alive
+	s.mu.Unlock()
+	s.reportAlive()
+}
+
+func (s *Steps) reportAlive() {
+	s.mu.Lock()
+	alive := s.alive
+	s.mu.Unlock()
+	if alive != nil {
+		alive()
+	}
 }
 
 // At begins a step, such as "read FILE". An empty one may take as long as it likes.

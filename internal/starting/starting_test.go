@@ -48,8 +48,36 @@ func TestAStartThatHangsNamesItsStep(t *testing.T) {
 	})
 }
 
+// TestAProcessThatStartsReportsThatItWorks checks that there is a report at once, in time for a parent that expects one
+// every 10 s, however long a step takes, and none after the start.
+func TestAProcessThatStartsReportsThatItWorks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		steps := starting.Watch(t.Context(), clock.RealClock{}, slog.New(slog.DiscardHandler))
+		var reports []time.Time
+		begun := time.Now()
+		steps.Report(func() { reports = append(reports, time.Now()) })
+		steps.At("") // it stands by
+		<-time.After(time.Minute)
+		steps.Serving()
+		served := time.Now()
+		<-time.After(time.Minute)
+		synctest.Wait()
+		last := begun
+		for _, at := range append(reports, served) {
+			if quiet := at.Sub(last); quiet < 0 || quiet > 5*time.Second {
+				t.Errorf("a report at %v after one at %v, want one every 5s until %v", at, last, served)
+			}
+			last = at
+		}
+		if len(reports) == 0 || !reports[0].Equal(begun) {
+			t.Errorf("reports %v, want the first at %v", reports, begun)
+		}
+	})
+}
+
 func TestAProcessWithoutStepsNeedsNone(*testing.T) {
 	var none *starting.Steps
 	none.At("read a file")
+	none.Report(func() {})
 	none.Serving()
 }

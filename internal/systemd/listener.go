@@ -150,7 +150,7 @@ func isChild(pid int) bool {
 }
 
 // Stands returns why a child stands still: it has reported that it works, and does so no longer. It is nil for one that
-// has not reported yet: it is starting, stands by for another one, or does not know the protocol.
+// has not reported yet: its start has just begun, or it does not know the protocol.
 func (l *Listener) Stands(pid int) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

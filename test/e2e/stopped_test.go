@@ -4,19 +4,24 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/prometheus/procfs"
 	v1 "k8s.io/api/core/v1"
 
 	enginev1 "github.com/quartet-node/quartet/gen/quartet/engine/v1"
 	"github.com/quartet-node/quartet/internal/layout"
 	"github.com/quartet-node/quartet/internal/rpc"
 	"github.com/quartet-node/quartet/test/livenode"
+	"github.com/quartet-node/quartet/test/logbuffer"
 )
 
 // stopProcess suspends a process of the node by SIGSTOP, until the returned function or the end of the test. The
@@ -305,7 +310,8 @@ func TestWhatDoesNotNeedAStoppedProcessGoesOn(t *testing.T) {
 }
 
 // TestAProcessThatStandsStillIsReplaced stops all four processes. The supervisor lets each log its goroutines, and
-// replaces it; no pod notices.
+// replaces it; no pod notices. A configmux that stands by below its guard is stopped, too, and the guard ends. In a
+// container, the engine would start both again.
 func TestAProcessThatStandsStillIsReplaced(t *testing.T) {
 	runPod(t, "watched")
 	before := fmt.Sprint(containerIDs(await(t, "watched", "Ready", ready)))
@@ -313,8 +319,9 @@ func TestAProcessThatStandsStillIsReplaced(t *testing.T) {
 	for _, service := range layout.Services() {
 		old[string(service)] = pid(t, string(service))
 	}
+	guard, guardLog, standby := guardStandby(t)
 	begun := time.Now()
-	for _, id := range old {
+	for _, id := range append(slices.Collect(maps.Values(old)), standby) {
 		if err := syscall.Kill(id, syscall.SIGSTOP); err != nil {
 			t.Fatal(err)
 		}
@@ -326,6 +333,9 @@ func TestAProcessThatStandsStillIsReplaced(t *testing.T) {
 	t.Logf("all four were replaced after %v", took.Round(time.Second))
 	if took < 25*time.Second {
 		t.Errorf("they were replaced after %v, before the supervisor's patience of 30s was over", took)
+	}
+	if err := guard.Wait(); err == nil || !strings.Contains(guardLog.String(), "SIGQUIT: quit") {
+		t.Errorf("the guard of the standby ended with %v, want an exit code and the goroutines of its child:\n%s", err, guardLog)
 	}
 	runPod(t, "after-the-watch")
 	if after := fmt.Sprint(containerIDs(await(t, "watched", "Ready", ready))); after != before {
@@ -349,4 +359,37 @@ func TestAProcessThatStandsStillIsReplaced(t *testing.T) {
 			t.Errorf("the log does not have the goroutines of %s: no %q", name, want)
 		}
 	}
+}
+
+// guardStandby starts a second configmux of the node below its guard, as in a container. It returns the guard, the log
+// of both, and the process id of the configmux, which stands by.
+func guardStandby(t *testing.T) (guard *exec.Cmd, log *logbuffer.Buffer, standby int) {
+	t.Helper()
+	args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid(t, "configmux")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	flags := strings.Split(strings.Trim(string(args), "\x00"), "\x00")[1:]
+	guard = exec.Command(
+		filepath.Join(livenode.Bin(), "configmux"), slices.Concat([]string{"guard", "--"}, flags, []string{"--standby"})...,
+	)
+	log = &logbuffer.Buffer{}
+	guard.Stdout, guard.Stderr = log, log
+	guard.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := guard.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = guard.Process.Kill() }) // it fails after Wait
+	awaitThat(t, "it stands by", func() bool { return strings.Contains(log.String(), "on standby") })
+	all, err := procfs.AllProcs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, process := range all {
+		if stat, err := process.Stat(); err == nil && stat.PPID == guard.Process.Pid {
+			return guard, log, stat.PID
+		}
+	}
+	t.Fatalf("the guard has no child:\n%s", log)
+	return nil, nil, 0
 }
