@@ -102,27 +102,31 @@ func runPeers(ctx context.Context, description string) (err error) {
 	defer func() { err = errors.Join(err, r.close(context.WithoutCancel(ctx))) }()
 	r.bareAtOnce = opts.BareAtOnce
 	report := figures.Report{Time: time.Now().UTC().Format(time.RFC3339), CPUs: runtime.NumCPU(), Kernel: kernel()}
+	var failed error
 	for _, pods := range opts.Pods {
 		size, err := r.compare(ctx, opts, pods)
-		if err != nil {
-			return fmt.Errorf("%d pods: %w", pods, err)
+		if len(size.Bare) > 0 {
+			report.Sizes = append(report.Sizes, size)
 		}
-		report.Sizes = append(report.Sizes, size)
+		if err != nil {
+			failed = fmt.Errorf("%d pods, and no more are measured: %w", pods, err)
+			break
+		}
 	}
-	if err := report.Tables(os.Stdout); err != nil {
-		return err
-	}
-	return write(opts.Out, report)
+	return errors.Join(report.Tables(os.Stdout), write(opts.Out, report), failed)
 }
 
 // compare measures bare calls and both nodes with a number of pods, in turns. Each round begins with another of them.
-func (r *podRig) compare(ctx context.Context, opts peerOptions, pods int) (figures.Size, error) {
-	size := figures.Size{Pods: pods}
+// With an error it returns the rounds before.
+func (r *podRig) compare(ctx context.Context, opts peerOptions, pods int) (size figures.Size, err error) {
+	size.Pods = pods
+	defer size.Summarize()
 	turns := []struct{ name, program string }{
 		{figures.Bare, ""}, {figures.Kubelet, opts.Kubelet}, {figures.Quartet, filepath.Join(opts.Bin, "quartet")},
 	}
 	for round := range opts.Rounds {
 		fmt.Printf("%3d pods, round %d of %d:", pods, round+1, opts.Rounds)
+		results := map[string]figures.Turn{}
 		for i := range turns {
 			turn := turns[(round+i)%len(turns)]
 			fmt.Printf(" %s…", turn.name)
@@ -133,13 +137,15 @@ func (r *podRig) compare(ctx context.Context, opts peerOptions, pods int) (figur
 			if err != nil {
 				return size, fmt.Errorf("%s: %w", turn.name, err)
 			}
-			all := size.Of(turn.name)
-			*all = append(*all, result)
+			results[turn.name] = result
 			fmt.Printf(" %.2f s;", result.ReadySlowest)
 		}
 		fmt.Println()
+		for name, result := range results {
+			all := size.Of(name)
+			*all = append(*all, result)
+		}
 	}
-	size.Summarize()
 	return size, nil
 }
 
