@@ -43,7 +43,7 @@ func TestTheHeapIsSmallAtRestOnly(t *testing.T) {
 		work := func(seconds int, bytes uint64) {
 			for range seconds {
 				h.bytes.Add(bytes)
-				time.Sleep(period)
+				<-time.After(period)
 				synctest.Wait()
 			}
 		}
@@ -98,7 +98,7 @@ func TestAProcessAtRestCollectsWhenATenthIsGarbage(t *testing.T) {
 		h := &fakeHeap{}
 		go pace(ctx, clock.RealClock{}, h)
 		wait := func(length time.Duration) {
-			time.Sleep(length) // of the clock of the test, which stands still while something runs
+			<-time.After(length)
 			synctest.Wait()
 		}
 		wait(restPeriods * period)

@@ -113,6 +113,9 @@ func runPeers(ctx context.Context, description string) (err error) {
 			break
 		}
 	}
+	if len(report.Sizes) == 0 {
+		return failed // the file of an earlier run stays
+	}
 	return errors.Join(report.Tables(os.Stdout), write(opts.Out, report), failed)
 }
 

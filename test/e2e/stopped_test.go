@@ -335,7 +335,7 @@ func TestAProcessThatStandsStillIsReplaced(t *testing.T) {
 		t.Errorf("they were replaced after %v, before the supervisor's patience of 30s was over", took)
 	}
 	if err := guard.Wait(); err == nil || !strings.Contains(guardLog.String(), "SIGQUIT: quit") {
-		t.Errorf("the guard of the standby ended with %v, want an exit code and the goroutines of its child:\n%s", err, guardLog)
+		t.Errorf("the guard of the standby: %v, want an exit code and the goroutines of its child:\n%s", err, guardLog)
 	}
 	runPod(t, "after-the-watch")
 	if after := fmt.Sprint(containerIDs(await(t, "watched", "Ready", ready))); after != before {

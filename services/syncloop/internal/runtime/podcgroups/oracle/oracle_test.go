@@ -60,20 +60,21 @@ func TestEachKindOfValueIsTheKubelets(t *testing.T) {
 		return v1.ResourceRequirements{Requests: requests, Limits: limits}
 	}
 	const quota, memory, pages = "cpu.max", "memory.max", "hugetlb.2MB.max"
+	const least, low, high = "memory.min", "memory.low", "memory.high"
 	tests := map[string]struct {
 		container v1.ResourceRequirements
 		whole     *v1.ResourceRequirements
 		want      []string
 	}{
 		"no resources":          {},
-		"requests":              {container: of(small, nil), want: []string{"memory.low"}},
+		"requests":              {container: of(small, nil), want: []string{low}},
 		"a limit of CPU":        {container: of(onlyCPU, onlyCPU), want: []string{quota}},
 		"a limit of memory":     {container: of(nil, onlyMemory), want: []string{memory}},
 		"huge pages":            {container: of(huge, huge), want: []string{pages}},
-		"guaranteed":            {container: of(small, small), want: []string{quota, memory, "memory.min"}},
-		"burstable":             {container: of(small, large), want: []string{quota, "memory.low", memory}},
-		"guaranteed as a whole": {whole: ptr.To(of(small, small)), want: []string{quota, memory, "memory.min"}},
-		"limits as a whole":     {whole: ptr.To(of(small, large)), want: []string{quota, "memory.high", "memory.low", memory}},
+		"guaranteed":            {container: of(small, small), want: []string{quota, memory, least}},
+		"burstable":             {container: of(small, large), want: []string{quota, low, memory}},
+		"guaranteed as a whole": {whole: ptr.To(of(small, small)), want: []string{quota, memory, least}},
+		"burstable as a whole":  {whole: ptr.To(of(small, large)), want: []string{quota, high, low, memory}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
