@@ -88,6 +88,7 @@ func runGuarded(
 	if err := cmd.Start(); err != nil {
 		return 1, fmt.Errorf("start %s: %w", self, err)
 	}
+	listener.Started(cmd.Process.Pid)
 	watched.Go(func() {
 		(&watchdog.Guard{
 			Name: string(name), Patience: watchdog.DefaultPatience, Clock: clock.RealClock{}, Logger: logger,

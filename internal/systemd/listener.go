@@ -22,6 +22,9 @@ const (
 	maxMessage = 4096
 	// reportTimeout is how long a process may send nothing: five periods of package watchdog.
 	reportTimeout = 10 * time.Second
+	// firstTimeout is how long it may send nothing from its start on. The first message follows the start by 10 to 20 ms;
+	// an earlier version sends none before it is ready.
+	firstTimeout = 2 * time.Minute
 )
 
 // Listener is for a parent process what systemd is for a unit of Type=notify: it receives the messages of sd_notify(3)
@@ -37,6 +40,11 @@ type Listener struct {
 	// pid is the child that has reported last that it works, at the time of alive. 0 if none has.
 	pid   int
 	alive time.Time
+	// heard is the child that has sent the last message; 0 if none has.
+	heard int
+	// silent is the child that has sent nothing since its start at the time of started; 0 if there is none.
+	silent  int
+	started time.Time
 }
 
 // Listen opens the socket of a Listener. A child is to report that it works within the watchdog's time, as with
@@ -71,6 +79,15 @@ func (l *Listener) Env() []string {
 
 // Ready is closed when a child has reported for the first time that it is ready.
 func (l *Listener) Ready() <-chan struct{} { return l.ready }
+
+// Started notes the start of a child that sends messages. It may be called after its first one.
+func (l *Listener) Started(pid int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.heard != pid {
+		l.silent, l.started = pid, l.clock.Now()
+	}
+}
 
 // Run receives messages until ctx ends, and closes the socket. It fails if the socket cannot be read; no child
 // stands still then.
@@ -114,6 +131,10 @@ func (l *Listener) take(message string, pid int) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.heard = pid
+	if l.silent == pid {
+		l.silent = 0
+	}
 	if isAlive {
 		l.pid, l.alive = pid, l.clock.Now()
 	}
@@ -130,7 +151,7 @@ func (l *Listener) take(message string, pid int) {
 func (l *Listener) forget() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.pid = 0
+	l.pid, l.silent = 0, 0
 }
 
 func (l *Listener) known(pid int) bool {
@@ -149,16 +170,20 @@ func isChild(pid int) bool {
 	return err == nil && stat.PPID == os.Getpid()
 }
 
-// Stands returns why a child stands still: it has reported that it works, and does so no longer. It is nil for one that
-// has not reported yet: its start has just begun, or it does not know the protocol.
+// Stands returns why a child stands still: it has reported that it works, and does so no longer, or Started has noted
+// it and it has sent nothing since. It is nil for one that only says that it is ready: its version knows no watchdog.
 func (l *Listener) Stands(pid int) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.pid != pid {
-		return nil
-	}
-	if quiet := l.clock.Since(l.alive); quiet > reportTimeout {
-		return fmt.Errorf("it has not reported for %v that it works", quiet.Round(time.Second))
+	switch pid {
+	case l.silent:
+		if quiet := l.clock.Since(l.started); quiet > firstTimeout {
+			return fmt.Errorf("it has reported nothing since its start %v ago", quiet.Round(time.Second))
+		}
+	case l.pid:
+		if quiet := l.clock.Since(l.alive); quiet > reportTimeout {
+			return fmt.Errorf("it has not reported for %v that it works", quiet.Round(time.Second))
+		}
 	}
 	return nil
 }

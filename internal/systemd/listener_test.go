@@ -21,14 +21,15 @@ const childVariable = "SYSTEMD_TEST_CHILD"
 func TestMain(m *testing.M) {
 	if says := os.Getenv(childVariable); says != "" {
 		notifier, logger := systemd.Take(), slog.Default()
-		if strings.Contains(says, "ready") {
-			notifier.Ready(logger)
-		}
 		if strings.Contains(says, "store") {
 			notifier.Store("api", os.Stdin, logger)
 		}
 		if strings.Contains(says, "alive") {
 			notifier.Alive(logger)
+		}
+		// The last message: once it is heard, the others are.
+		if strings.Contains(says, "ready") {
+			notifier.Ready(logger)
 		}
 		_, _ = os.Stdin.Read(make([]byte, 1)) // the end of the input is what it waits for
 		return
@@ -171,6 +172,46 @@ func TestAChildThatNeverReportsIsNotWatched(t *testing.T) {
 	if err := l.Stands(one.pid); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestAChildThatSendsNothingStandsStill: it was stopped before its first message, say. One that has sent a message does
+// not, whether that was before its start was noted or after, and nor does a program that is not Quartet's, whose start
+// is not noted.
+func TestAChildThatSendsNothingStandsStill(t *testing.T) {
+	l, clock := listen(t, time.Minute)
+	early := startChild(t, l, "ready")
+	defer early.end()
+	eventually.That(t, "it is ready", func() bool { return isReady(l) })
+	l.Started(early.pid)
+	clock.Step(time.Hour)
+	if err := l.Stands(early.pid); err != nil {
+		t.Errorf("a child that was ready before its start was noted: %v", err)
+	}
+
+	quiet := startChild(t, l, "nothing")
+	defer quiet.end()
+	clock.Step(time.Hour)
+	if err := l.Stands(quiet.pid); err != nil {
+		t.Errorf("a child whose start is not noted: %v", err)
+	}
+	l.Started(quiet.pid)
+	clock.Step(2 * time.Minute)
+	if err := l.Stands(quiet.pid); err != nil {
+		t.Errorf("a child that has just started: %v", err)
+	}
+	clock.Step(time.Second)
+	if err := l.Stands(quiet.pid); err == nil || err.Error() != "it has reported nothing since its start 2m1s ago" {
+		t.Errorf("a child that has sent nothing: %v", err)
+	}
+
+	late := startChild(t, l, "alive")
+	defer late.end()
+	l.Started(late.pid)
+	eventually.That(t, "a child that has reported, and does so no longer, stands still", func() bool {
+		clock.Step(time.Minute)
+		err := l.Stands(late.pid)
+		return err != nil && strings.Contains(err.Error(), "it has not reported for")
+	})
 }
 
 func TestAChildIsAskedForReportsOnlyWithAWatchdog(t *testing.T) {

@@ -211,20 +211,23 @@ func (n *node) process(part Part, listener *systemd.Listener) *Process {
 		Logger:  n.logger,
 		Grace:   grace,
 		Sockets: func(ctx context.Context) []sockets.Held { return n.hold(ctx, part) },
-		Guard:   n.guard(part.Name, listener),
+		Guard:   n.guard(part, listener),
 
 		FinalExit: n.plan.FinalExit,
 	}
 }
 
-// guard returns the Guard of a process; nil if it may stand still for ever.
-func (n *node) guard(name string, listener *systemd.Listener) func(context.Context, *os.Process) {
+// guard returns the Guard of the process of a part; nil if it may stand still for ever.
+func (n *node) guard(part Part, listener *systemd.Listener) func(context.Context, *os.Process) {
 	if n.plan.StuckTimeout <= 0 {
 		return nil
 	}
 	return func(ctx context.Context, process *os.Process) {
+		if !part.Foreign {
+			listener.Started(process.Pid)
+		}
 		(&watchdog.Guard{
-			Name: name, Patience: n.plan.StuckTimeout, Clock: clock.RealClock{}, Logger: n.logger,
+			Name: part.Name, Patience: n.plan.StuckTimeout, Clock: clock.RealClock{}, Logger: n.logger,
 			Ask:    func(context.Context) error { return listener.Stands(process.Pid) },
 			Signal: func(signal syscall.Signal) error { return process.Signal(signal) },
 		}).Run(ctx)
