@@ -45,6 +45,8 @@ type Listener struct {
 	// silent is the child that has sent nothing since its start at the time of started; 0 if there is none.
 	silent  int
 	started time.Time
+	// deaf is whether Run has ended, so that no message is received any more.
+	deaf bool
 }
 
 // Listen opens the socket of a Listener. A child is to report that it works within the watchdog's time, as with
@@ -84,14 +86,15 @@ func (l *Listener) Ready() <-chan struct{} { return l.ready }
 func (l *Listener) Started(pid int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.heard != pid {
+	if l.heard != pid && !l.deaf {
 		l.silent, l.started = pid, l.clock.Now()
 	}
 }
 
-// Run receives messages until ctx ends, and closes the socket. It fails if the socket cannot be read; no child
-// stands still then.
+// Run receives messages until ctx ends, and closes the socket. It fails if the socket cannot be read. When it has
+// ended, no child stands still.
 func (l *Listener) Run(ctx context.Context) error {
+	defer l.forget()
 	defer context.AfterFunc(ctx, func() { _ = l.conn.Close() })() // nothing was written
 	message := make([]byte, maxMessage)
 	// There is no room for descriptors, which the kernel then drops.
@@ -102,7 +105,6 @@ func (l *Listener) Run(ctx context.Context) error {
 			return nil
 		}
 		if err != nil {
-			l.forget()
 			return errors.Join(fmt.Errorf("reading the messages of a child process: %w", err), l.conn.Close())
 		}
 		l.take(string(message[:n]), sender(credentials[:c]))
@@ -147,11 +149,11 @@ func (l *Listener) take(message string, pid int) {
 	}
 }
 
-// forget forgets the last child, which cannot report any more.
+// forget forgets the last child, which cannot report any more, and nor can one that is started later.
 func (l *Listener) forget() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.pid, l.silent = 0, 0
+	l.pid, l.silent, l.deaf = 0, 0, true
 }
 
 func (l *Listener) known(pid int) bool {

@@ -214,6 +214,33 @@ func TestAChildThatSendsNothingStandsStill(t *testing.T) {
 	})
 }
 
+// TestNoChildStandsStillForAParentThatDoesNotListen has one child that has reported and one that is started later.
+func TestNoChildStandsStillForAParentThatDoesNotListen(t *testing.T) {
+	clock := clocktesting.NewFakeClock(time.Unix(1000, 0))
+	l, err := systemd.Listen(time.Minute, clock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- l.Run(ctx) }()
+	one := startChild(t, l, "alive ready")
+	defer one.end()
+	eventually.That(t, "it is ready", func() bool { return isReady(l) })
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	later := one.pid + 1
+	l.Started(later)
+	clock.Step(time.Hour)
+	for _, pid := range []int{one.pid, later} {
+		if err := l.Stands(pid); err != nil {
+			t.Errorf("child %d: %v", pid, err)
+		}
+	}
+}
+
 func TestAChildIsAskedForReportsOnlyWithAWatchdog(t *testing.T) {
 	l, _ := listen(t, 0)
 	if env := l.Env(); len(env) != 1 || !strings.HasPrefix(env[0], "NOTIFY_SOCKET=@") {
