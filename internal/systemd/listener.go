@@ -42,8 +42,8 @@ type Listener struct {
 	alive time.Time
 	// heard is the child that has sent the last message; 0 if none has.
 	heard int
-	// silent is the child that has sent nothing since its start at the time of started; 0 if there is none.
-	silent  int
+	// begun is the child that was started last and sends messages, at the time of started; 0 if there is none.
+	begun   int
 	started time.Time
 	// deaf is whether Run has ended, so that no message is received any more.
 	deaf bool
@@ -86,8 +86,8 @@ func (l *Listener) Ready() <-chan struct{} { return l.ready }
 func (l *Listener) Started(pid int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.heard != pid && !l.deaf {
-		l.silent, l.started = pid, l.clock.Now()
+	if !l.deaf {
+		l.begun, l.started = pid, l.clock.Now()
 	}
 }
 
@@ -134,9 +134,6 @@ func (l *Listener) take(message string, pid int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.heard = pid
-	if l.silent == pid {
-		l.silent = 0
-	}
 	if isAlive {
 		l.pid, l.alive = pid, l.clock.Now()
 	}
@@ -153,7 +150,7 @@ func (l *Listener) take(message string, pid int) {
 func (l *Listener) forget() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.pid, l.silent, l.deaf = 0, 0, true
+	l.pid, l.begun, l.deaf = 0, 0, true
 }
 
 func (l *Listener) known(pid int) bool {
@@ -177,12 +174,12 @@ func isChild(pid int) bool {
 func (l *Listener) Stands(pid int) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	switch pid {
-	case l.silent:
+	switch {
+	case pid == l.begun && pid != l.heard:
 		if quiet := l.clock.Since(l.started); quiet > firstTimeout {
 			return fmt.Errorf("it has reported nothing since its start %v ago", quiet.Round(time.Second))
 		}
-	case l.pid:
+	case pid == l.pid:
 		if quiet := l.clock.Since(l.alive); quiet > reportTimeout {
 			return fmt.Errorf("it has not reported for %v that it works", quiet.Round(time.Second))
 		}
